@@ -1,0 +1,152 @@
+// Aggregate states as 64-bit words, and the three places they live in.
+//
+//   PrivateWords   one thread's own copy (registers or shared memory), no atomics
+//   GlobalWords    one copy a device, updated with atomics
+//
+// An accumulator says how many words it has, what they start as, how a value goes
+// in, and how a private copy is merged into the global one. Integer sums are exact:
+// they are held in as many words as their range needs and checked when finished,
+// never wrapped.
+#pragma once
+
+struct PrivateWords {
+  u64* base;
+  u32 stride;
+  WL_MEMBER u64 get(u32 i) const { return base[static_cast<u64>(i) * stride]; }
+  WL_MEMBER void set(u32 i, u64 v) const { base[static_cast<u64>(i) * stride] = v; }
+};
+
+struct GlobalWords {
+  u64* base;
+  WL_MEMBER void add(u32 i, u64 v) const { atomic_add_u64(base + i, v); }
+  // Adds and returns the carry out of the word.
+  WL_MEMBER u64 add_carry(u32 i, u64 v) const {
+    const u64 before = atomic_add_u64(base + i, v);
+    return before + v < before ? 1 : 0;
+  }
+  WL_MEMBER void min(u32 i, u64 v) const { atomic_min_u64(base + i, v); }
+  WL_MEMBER void max(u32 i, u64 v) const { atomic_max_u64(base + i, v); }
+  WL_MEMBER void add_float(u32 i, f64 v) const { atomic_add_f64(reinterpret_cast<f64*>(base + i), v); }
+};
+
+// Number of rows.
+struct Count {
+  static constexpr u32 words = 1;
+  WL_MEMBER static u64 initial(u32) { return 0; }
+  WL_MEMBER static void update(const PrivateWords& w, u32 at) { w.set(at, w.get(at) + 1); }
+  WL_MEMBER static void update(const GlobalWords& w, u32 at) { w.add(at, 1); }
+  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
+    const u64 v = from.get(at);
+    if (v != 0) to.add(at, v);
+  }
+};
+
+// Sum of integers whose total is proved to fit 64 bits.
+struct SumI64 {
+  static constexpr u32 words = 1;
+  WL_MEMBER static u64 initial(u32) { return 0; }
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, i64 v) {
+    w.set(at, w.get(at) + static_cast<u64>(v));
+  }
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, i64 v) { w.add(at, static_cast<u64>(v)); }
+  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
+    const u64 v = from.get(at);
+    if (v != 0) to.add(at, v);
+  }
+};
+
+// Sum held in 192 bits: no sum of 2^64 values of 128 bits leaves it.
+struct SumI192 {
+  static constexpr u32 words = 3;
+  WL_MEMBER static u64 initial(u32) { return 0; }
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, i128 v) {
+    const u128 low = (static_cast<u128>(w.get(at + 1)) << 64) | w.get(at);
+    const u128 sum = low + static_cast<u128>(v);
+    const u64 carry = sum < low ? 1 : 0;
+    w.set(at, static_cast<u64>(sum));
+    w.set(at + 1, static_cast<u64>(sum >> 64));
+    w.set(at + 2, w.get(at + 2) + static_cast<u64>(v >> 127) + carry);
+  }
+  WL_MEMBER static void add_words(const GlobalWords& w, u32 at, u64 low, u64 middle, u64 high) {
+    const u64 carry = low != 0 ? w.add_carry(at, low) : 0;
+    // middle + carry may itself wrap to zero, which is a carry of its own.
+    const u64 with_carry = middle + carry;
+    const u64 carried = with_carry < middle ? 1 : 0;
+    const u64 out = with_carry != 0 ? w.add_carry(at + 1, with_carry) : 0;
+    const u64 top = high + carried + out;
+    if (top != 0) w.add(at + 2, top);
+  }
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, i128 v) {
+    add_words(w, at, static_cast<u64>(v), static_cast<u64>(v >> 64), static_cast<u64>(v >> 127));
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
+    add_words(to, at, from.get(at), from.get(at + 1), from.get(at + 2));
+  }
+};
+
+// Sum of floats, in the order the rows happen to be added.
+struct SumF64 {
+  static constexpr u32 words = 1;
+  WL_MEMBER static u64 initial(u32) { return 0; }
+  WL_MEMBER static f64 read(u64 bits) {
+    f64 v;
+    copy_bits(v, bits);
+    return v;
+  }
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, f64 v) {
+    u64 bits;
+    copy_bits(bits, read(w.get(at)) + v);
+    w.set(at, bits);
+  }
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, f64 v) { w.add_float(at, v); }
+  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
+    to.add_float(at, read(from.get(at)));
+  }
+};
+
+// Values to words whose unsigned order is SQL's order: NaN largest, -0.0 as 0.0.
+WL_DEVICE u64 ordered(i64 v) { return static_cast<u64>(v) ^ (1ULL << 63); }
+WL_DEVICE u64 ordered(i32 v) { return ordered(static_cast<i64>(v)); }
+WL_DEVICE u64 ordered(bool v) { return v ? 1 : 0; }
+WL_DEVICE u64 ordered(f64 v) {
+  if (v != v) return ~0ULL;
+  if (v == 0) v = 0;
+  u64 bits;
+  copy_bits(bits, v);
+  return (bits >> 63) != 0 ? ~bits : bits | (1ULL << 63);
+}
+WL_DEVICE u64 ordered(f32 v) { return ordered(static_cast<f64>(v)); }
+
+struct Min {
+  static constexpr u32 words = 1;
+  WL_MEMBER static u64 initial(u32) { return ~0ULL; }
+  template <class T>
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, T v) {
+    const u64 key = ordered(v);
+    if (key < w.get(at)) w.set(at, key);
+  }
+  template <class T>
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, T v) {
+    w.min(at, ordered(v));
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
+    to.min(at, from.get(at));
+  }
+};
+
+struct Max {
+  static constexpr u32 words = 1;
+  WL_MEMBER static u64 initial(u32) { return 0; }
+  template <class T>
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, T v) {
+    const u64 key = ordered(v);
+    if (key > w.get(at)) w.set(at, key);
+  }
+  template <class T>
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, T v) {
+    w.max(at, ordered(v));
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
+    to.max(at, from.get(at));
+  }
+};

@@ -1,0 +1,9 @@
+//! Arrow arrays to the columns that kernels read.
+//!
+//! A device column is one element a row, as narrow as the values allow, and one
+//! validity bit a row (least significant first) when there are nulls. Offsets of
+//! sliced arrays are gone: element 0 is row 0 of the chunk.
+
+mod stage;
+
+pub use stage::{StagedColumn, stage, type_of};

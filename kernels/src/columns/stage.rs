@@ -1,0 +1,265 @@
+//! Laying one Arrow array out for the device.
+
+use arrow::array::types::{
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, TimeUnit};
+
+use crate::codegen::{ColumnShape, Unsupported, ValueRegister};
+use crate::ir::{IntWidth, Range, Type};
+
+/// A column laid out in host memory, ready to be copied.
+#[derive(Debug, Clone)]
+pub struct StagedColumn {
+    /// How the kernel reads it.
+    pub shape: ColumnShape,
+    /// The elements, in the machine's byte order.
+    pub values: Vec<u8>,
+    /// One bit a row, or nothing when no row is null.
+    pub validity: Option<Vec<u8>>,
+}
+
+/// The pipeline type of an Arrow type.
+pub fn type_of(data_type: &DataType) -> Result<Type, Unsupported> {
+    Ok(match data_type {
+        DataType::Boolean => Type::Bool,
+        DataType::Int8 => Type::Int(IntWidth::W8),
+        DataType::Int16 => Type::Int(IntWidth::W16),
+        DataType::Int32 => Type::Int(IntWidth::W32),
+        DataType::Int64 => Type::Int(IntWidth::W64),
+        DataType::UInt8 => Type::UInt(IntWidth::W8),
+        DataType::UInt16 => Type::UInt(IntWidth::W16),
+        DataType::UInt32 => Type::UInt(IntWidth::W32),
+        DataType::UInt64 => Type::UInt(IntWidth::W64),
+        DataType::Float32 => Type::Float32,
+        DataType::Float64 => Type::Float64,
+        DataType::Decimal128(precision, scale) => Type::Decimal {
+            precision: *precision,
+            scale: *scale,
+        },
+        DataType::Date32 => Type::Date32,
+        DataType::Timestamp(unit, None) => Type::Timestamp(*unit),
+        DataType::Utf8 => Type::Utf8,
+        other => return Err(Unsupported::data_type(other)),
+    })
+}
+
+/// Lays out an array. Integral columns are stored in the narrowest element that
+/// holds `known` (what statistics prove) or, without it, the values themselves.
+pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Unsupported> {
+    let validity = validity_bits(array);
+    let nullable = validity.is_some();
+    let (shape, values) = match array.data_type() {
+        DataType::Boolean => {
+            let values = array.as_boolean();
+            let bytes = (0..values.len())
+                .map(|row| u8::from(values.is_valid(row) && values.value(row)))
+                .collect();
+            let register = ValueRegister::Bool;
+            (
+                ColumnShape {
+                    register,
+                    stored: "u8",
+                    nullable,
+                },
+                bytes,
+            )
+        }
+        DataType::Float32 => {
+            let bytes = array
+                .as_primitive::<Float32Type>()
+                .values()
+                .iter()
+                .flat_map(|v| v.to_ne_bytes())
+                .collect();
+            (
+                ColumnShape {
+                    register: ValueRegister::F32,
+                    stored: "f32",
+                    nullable,
+                },
+                bytes,
+            )
+        }
+        DataType::Float64 => {
+            let bytes = array
+                .as_primitive::<Float64Type>()
+                .values()
+                .iter()
+                .flat_map(|v| v.to_ne_bytes())
+                .collect();
+            (
+                ColumnShape {
+                    register: ValueRegister::F64,
+                    stored: "f64",
+                    nullable,
+                },
+                bytes,
+            )
+        }
+        DataType::Int8 => integral::<Int8Type>(array, known, nullable),
+        DataType::Int16 => integral::<Int16Type>(array, known, nullable),
+        DataType::Int32 => integral::<Int32Type>(array, known, nullable),
+        DataType::Int64 => integral::<Int64Type>(array, known, nullable),
+        DataType::UInt8 => integral::<UInt8Type>(array, known, nullable),
+        DataType::UInt16 => integral::<UInt16Type>(array, known, nullable),
+        DataType::UInt32 => integral::<UInt32Type>(array, known, nullable),
+        DataType::UInt64 => integral::<UInt64Type>(array, known, nullable),
+        DataType::Date32 => integral::<Date32Type>(array, known, nullable),
+        DataType::Decimal128(..) => integral::<Decimal128Type>(array, known, nullable),
+        DataType::Timestamp(TimeUnit::Second, None) => {
+            integral::<TimestampSecondType>(array, known, nullable)
+        }
+        DataType::Timestamp(TimeUnit::Millisecond, None) => {
+            integral::<TimestampMillisecondType>(array, known, nullable)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, None) => {
+            integral::<TimestampMicrosecondType>(array, known, nullable)
+        }
+        DataType::Timestamp(TimeUnit::Nanosecond, None) => {
+            integral::<TimestampNanosecondType>(array, known, nullable)
+        }
+        other => return Err(Unsupported::data_type(other)),
+    };
+    Ok(StagedColumn {
+        shape,
+        values,
+        validity,
+    })
+}
+
+/// One bit a row from bit 0 on, whatever the array's own bit offset is.
+fn validity_bits(array: &dyn Array) -> Option<Vec<u8>> {
+    let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0)?;
+    let mut bits = vec![0u8; nulls.len().div_ceil(8)];
+    for row in nulls.valid_indices() {
+        bits[row / 8] |= 1 << (row % 8);
+    }
+    Some(bits)
+}
+
+fn integral<T>(array: &dyn Array, known: Option<Range>, nullable: bool) -> (ColumnShape, Vec<u8>)
+where
+    T: ArrowPrimitiveType,
+    T::Native: Into<i128>,
+{
+    let array = array.as_primitive::<T>();
+    // What stands under a null is anything; it must not widen the column.
+    let mut measured: Option<Range> = None;
+    for value in array.iter().flatten() {
+        let point = Range::point(value.into());
+        measured = Some(measured.map_or(point, |range| range.union(point)));
+    }
+    let measured = measured.unwrap_or(Range::point(0));
+    let range = known.filter(|known| known.min <= measured.min && known.max >= measured.max);
+    let range = range.unwrap_or(measured).rounded();
+    let mut values = Vec::new();
+    let stored = match bits(range) {
+        8 => narrow(
+            array.iter().map(|v| v.map_or(0, Into::into)),
+            &mut values,
+            |v| (v as i8).to_ne_bytes(),
+            "i8",
+        ),
+        16 => narrow(
+            array.iter().map(|v| v.map_or(0, Into::into)),
+            &mut values,
+            |v| (v as i16).to_ne_bytes(),
+            "i16",
+        ),
+        32 => narrow(
+            array.iter().map(|v| v.map_or(0, Into::into)),
+            &mut values,
+            |v| (v as i32).to_ne_bytes(),
+            "i32",
+        ),
+        64 => narrow(
+            array.iter().map(|v| v.map_or(0, Into::into)),
+            &mut values,
+            |v| (v as i64).to_ne_bytes(),
+            "i64",
+        ),
+        _ => narrow(
+            array.iter().map(|v| v.map_or(0, Into::into)),
+            &mut values,
+            i128::to_ne_bytes,
+            "i128",
+        ),
+    };
+    let register = ValueRegister::Integer(range.register(), range);
+    (
+        ColumnShape {
+            register,
+            stored,
+            nullable,
+        },
+        values,
+    )
+}
+
+/// The narrowest element that holds the range, in bits.
+fn bits(range: Range) -> u32 {
+    [8, 16, 32, 64]
+        .into_iter()
+        .find(|bits| range.fits(*bits))
+        .unwrap_or(128)
+}
+
+fn narrow<const N: usize>(
+    values: impl Iterator<Item = i128>,
+    out: &mut Vec<u8>,
+    element: impl Fn(i128) -> [u8; N],
+    stored: &'static str,
+) -> &'static str {
+    out.extend(values.flat_map(element));
+    stored
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{Decimal128Array, Int64Array};
+
+    #[test]
+    fn decimals_are_stored_as_narrow_as_their_values() {
+        let array = Decimal128Array::from(vec![Some(0), Some(10), None])
+            .with_precision_and_scale(15, 2)
+            .unwrap();
+        let column = stage(&array, None).unwrap();
+        assert_eq!(column.shape.stored, "i8");
+        assert_eq!(column.values, [0, 10, 0]);
+        assert_eq!(column.validity, Some(vec![0b011]));
+    }
+
+    #[test]
+    fn a_slice_with_a_bit_offset_starts_at_row_zero() {
+        let array = Int64Array::from(
+            (0..20)
+                .map(|i| (i % 3 != 0).then_some(i * 1000))
+                .collect::<Vec<_>>(),
+        );
+        let slice = array.slice(5, 11);
+        let column = stage(&slice, None).unwrap();
+        assert_eq!(column.shape.stored, "i16");
+        let bits = column.validity.unwrap();
+        for row in 0..11 {
+            assert_eq!(
+                bits[row / 8] >> (row % 8) & 1 == 1,
+                (row + 5) % 3 != 0,
+                "row {row}"
+            );
+        }
+        let third = i16::from_ne_bytes([column.values[4], column.values[5]]);
+        assert_eq!(third, 7000);
+    }
+
+    #[test]
+    fn statistics_that_the_values_contradict_are_not_believed() {
+        let array = Int64Array::from(vec![1, 300]);
+        let column = stage(&array, Some(Range::new(0, 10))).unwrap();
+        assert_eq!(column.shape.stored, "i16");
+    }
+}

@@ -1,0 +1,11 @@
+//! What a pipeline computes, free of SQL and of CUDA: types, expressions, and the
+//! ranges that narrow them. It prints as text, which is what the code generator's
+//! file tests show.
+
+mod aggregate;
+mod expr;
+mod types;
+
+pub use aggregate::{Aggregate, Call, Function};
+pub use expr::{BinaryOp, DatePart, Expr, Kind, Literal, TextOp, UnaryOp};
+pub use types::{IntWidth, Range, Register, Type};

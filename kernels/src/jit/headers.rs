@@ -1,0 +1,22 @@
+//! The device library, embedded: every header that a kernel's text may include.
+
+use super::Header;
+
+macro_rules! embed {
+    ($($name:literal),* $(,)?) => {
+        &[$(Header { name: $name, text: include_str!(concat!("../../cuda/", $name)) }),*]
+    };
+}
+
+/// All headers, by the names they are included under.
+pub fn headers() -> &'static [Header] {
+    embed![
+        "prelude.h",
+        "thread/value.h",
+        "thread/arithmetic.h",
+        "thread/compare.h",
+        "thread/memory.h",
+        "table/accumulators.h",
+        "table/groups.h",
+    ]
+}

@@ -1,0 +1,9 @@
+//! Runs a pipeline on one GPU. Knows Arrow and CUDA, and nothing of SQL.
+
+pub mod codegen;
+pub mod columns;
+pub mod error;
+pub mod gpu;
+pub mod ir;
+pub mod jit;
+pub mod launch;

@@ -1,0 +1,471 @@
+//! Aggregate kernels against plain arithmetic over the same arrays, on the host
+//! target, which runs the very text that a GPU runs.
+//!
+//! Lengths surround warp and tile sizes; nulls are none, all or mixed; arrays are
+//! sliced so that validity starts in the middle of a byte.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch,
+};
+use arrow::datatypes::DataType;
+use kernels::gpu::{Gpu, HostOptions, open_host};
+use kernels::ir::{
+    Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Type, UnaryOp,
+};
+use kernels::jit::Jit;
+use kernels::launch::{AggregateRun, GroupTotals, Number};
+
+const LENGTHS: [usize; 9] = [0, 1, 31, 32, 33, 127, 128, 129, 3000];
+const INT: Type = Type::Int(IntWidth::W32);
+const LONG: Type = Type::I64;
+
+fn host() -> (Arc<dyn Gpu>, Arc<Jit>) {
+    let gpu = open_host(HostOptions::default());
+    (gpu, Arc::new(Jit::new(None)))
+}
+
+fn batch(columns: Vec<ArrayRef>) -> RecordBatch {
+    RecordBatch::try_from_iter(
+        columns
+            .into_iter()
+            .enumerate()
+            .map(|(i, c)| (format!("c{i}"), c)),
+    )
+    .unwrap()
+}
+
+fn run(
+    aggregate: &Aggregate,
+    batches: &[RecordBatch],
+) -> kernels::error::Result<BTreeMap<Vec<Option<i128>>, GroupTotals>> {
+    let (gpu, jit) = host();
+    let mut run = AggregateRun::new(gpu, jit, aggregate.clone(), HashMap::new())?;
+    for batch in batches {
+        run.add(batch)?;
+    }
+    Ok(run.finish().0.groups().clone())
+}
+
+fn column(index: usize, ty: Type) -> Expr {
+    Expr::column(index, ty, true)
+}
+
+fn integer(value: i128, ty: Type) -> Expr {
+    Expr::literal(Literal::Integer(value), ty)
+}
+
+fn binary(op: BinaryOp, a: Expr, b: Expr, ty: Type) -> Expr {
+    Expr {
+        kind: Kind::Binary(op, Arc::new(a), Arc::new(b)),
+        ty,
+        nullable: true,
+    }
+}
+
+fn call(function: Function, arg: Option<Expr>) -> Call {
+    Call {
+        function,
+        arg,
+        filter: None,
+    }
+}
+
+fn all_of(arg: &Expr) -> Vec<Call> {
+    let mut calls = vec![call(Function::Count, None)];
+    for function in [Function::Count, Function::Sum, Function::Min, Function::Max] {
+        calls.push(call(function, Some(arg.clone())));
+    }
+    calls
+}
+
+/// What the calls of `all_of` must give for these values.
+fn expect(values: &[Option<i128>]) -> GroupTotals {
+    let present: Vec<i128> = values.iter().flatten().copied().collect();
+    let number = |v: i128| Some(Number::Integer(v));
+    vec![
+        number(values.len() as i128),
+        number(present.len() as i128),
+        if present.is_empty() {
+            None
+        } else {
+            number(present.iter().sum())
+        },
+        present.iter().min().and_then(|v| number(*v)),
+        present.iter().max().and_then(|v| number(*v)),
+    ]
+}
+
+fn pseudo_random(row: usize, salt: u64) -> u64 {
+    let mut x = (row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ salt.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 29)
+}
+
+fn is_null(pattern: &str, row: usize) -> bool {
+    match pattern {
+        "none" => false,
+        "all" => true,
+        _ => pseudo_random(row, 7).is_multiple_of(3),
+    }
+}
+
+/// Splits a record batch into `parts` pieces whose borders are not byte borders.
+fn split(batch: &RecordBatch, parts: usize) -> Vec<RecordBatch> {
+    let n = batch.num_rows();
+    (0..parts)
+        .map(|i| {
+            let (from, to) = (i * n / parts, (i + 1) * n / parts);
+            batch.slice(from, to - from)
+        })
+        .collect()
+}
+
+#[test]
+fn one_group_over_every_length_and_null_pattern() {
+    for length in LENGTHS {
+        for pattern in ["none", "all", "mixed"] {
+            let values: Vec<Option<i64>> = (0..length + 5)
+                .map(|row| {
+                    (!is_null(pattern, row)).then(|| (pseudo_random(row, 1) % 20001) as i64 - 10000)
+                })
+                .collect();
+            let array: ArrayRef = Arc::new(Int64Array::from(values.clone()));
+            // Five rows in: the validity starts inside a byte.
+            let sliced = batch(vec![array]).slice(5, length);
+            let aggregate = Aggregate {
+                filter: None,
+                keys: vec![],
+                calls: all_of(&column(0, LONG)),
+            };
+            let wide: Vec<Option<i128>> = values[5..].iter().map(|v| v.map(i128::from)).collect();
+            for parts in [1, 2, 7] {
+                let groups = run(&aggregate, &split(&sliced, parts)).unwrap();
+                assert_eq!(
+                    groups[&vec![]],
+                    expect(&wide),
+                    "{length} rows, {pattern} null, {parts} record batches"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_by_small_integers_and_null() {
+    let n = 2000;
+    let keys: Vec<Option<i32>> = (0..n)
+        .map(|row| (row % 5 != 3).then_some((pseudo_random(row, 2) % 4) as i32 - 1))
+        .collect();
+    let values: Vec<Option<i64>> = (0..n)
+        .map(|row| (row % 7 != 0).then_some(pseudo_random(row, 3) as i64 >> 20))
+        .collect();
+    let data = batch(vec![
+        Arc::new(Int32Array::from(keys.clone())),
+        Arc::new(Int64Array::from(values.clone())),
+    ]);
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![column(0, INT)],
+        calls: all_of(&column(1, LONG)),
+    };
+    let mut expected: BTreeMap<Vec<Option<i128>>, Vec<Option<i128>>> = BTreeMap::new();
+    for (key, value) in keys.iter().zip(&values) {
+        expected
+            .entry(vec![key.map(i128::from)])
+            .or_default()
+            .push(value.map(i128::from));
+    }
+    for parts in [1, 2, 7] {
+        let groups = run(&aggregate, &split(&data, parts)).unwrap();
+        assert_eq!(groups.len(), expected.len());
+        for (key, values) in &expected {
+            assert_eq!(
+                groups[key],
+                expect(values),
+                "group {key:?}, {parts} record batches"
+            );
+        }
+    }
+}
+
+/// TPC-H Q6's shape: a filtered sum of a decimal product.
+#[test]
+fn a_filtered_sum_of_products_is_exact() {
+    let n = 5000;
+    let money = Type::Decimal {
+        precision: 15,
+        scale: 2,
+    };
+    let price: Vec<i128> = (0..n)
+        .map(|row| (pseudo_random(row, 4) % 10_500_000) as i128)
+        .collect();
+    let discount: Vec<i128> = (0..n)
+        .map(|row| (pseudo_random(row, 5) % 11) as i128)
+        .collect();
+    let decimal = |v: &[i128]| -> ArrayRef {
+        Arc::new(
+            Decimal128Array::from(v.to_vec())
+                .with_precision_and_scale(15, 2)
+                .unwrap(),
+        )
+    };
+    let data = batch(vec![decimal(&price), decimal(&discount)]);
+    let between = binary(
+        BinaryOp::And,
+        binary(
+            BinaryOp::GreaterOrEqual,
+            column(1, money),
+            integer(5, money),
+            Type::Bool,
+        ),
+        binary(
+            BinaryOp::LessOrEqual,
+            column(1, money),
+            integer(7, money),
+            Type::Bool,
+        ),
+        Type::Bool,
+    );
+    let product = binary(
+        BinaryOp::Multiply,
+        column(0, money),
+        column(1, money),
+        Type::Decimal {
+            precision: 31,
+            scale: 4,
+        },
+    );
+    let aggregate = Aggregate {
+        filter: Some(between),
+        keys: vec![],
+        calls: vec![call(Function::Sum, Some(product))],
+    };
+    let expected: i128 = price
+        .iter()
+        .zip(&discount)
+        .filter(|(_, d)| (5..=7).contains(*d))
+        .map(|(p, d)| p * d)
+        .sum();
+    let groups = run(&aggregate, &split(&data, 2)).unwrap();
+    assert_eq!(groups[&vec![]], vec![Some(Number::Integer(expected))]);
+}
+
+/// 10,000 x 9999999999999.99 passes 2^63 unscaled.
+#[test]
+fn a_decimal_sum_past_64_bits_does_not_wrap() {
+    let value = 999_999_999_999_999i128;
+    let array = Decimal128Array::from(vec![value; 10_000])
+        .with_precision_and_scale(15, 2)
+        .unwrap();
+    let arg = column(
+        0,
+        Type::Decimal {
+            precision: 15,
+            scale: 2,
+        },
+    );
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![],
+        calls: vec![call(Function::Sum, Some(arg))],
+    };
+    let groups = run(&aggregate, &[batch(vec![Arc::new(array)])]).unwrap();
+    assert_eq!(groups[&vec![]], vec![Some(Number::Integer(value * 10_000))]);
+}
+
+#[test]
+fn a_sum_of_the_widest_decimals_is_exact_or_an_error() {
+    let most = 10i128.pow(38) - 1;
+    let arg = column(
+        0,
+        Type::Decimal {
+            precision: 38,
+            scale: 0,
+        },
+    );
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![],
+        calls: vec![call(Function::Sum, Some(arg))],
+    };
+    let data = |values: Vec<i128>| {
+        let array = Decimal128Array::from(values)
+            .with_precision_and_scale(38, 0)
+            .unwrap();
+        batch(vec![Arc::new(array)])
+    };
+    // Passes 128 bits on the way and comes back.
+    let groups = run(&aggregate, &[data(vec![most, most, -most, -most, 7])]).unwrap();
+    assert_eq!(groups[&vec![]], vec![Some(Number::Integer(7))]);
+    let error = run(&aggregate, &[data(vec![most, most])]).unwrap_err();
+    assert!(error.to_string().contains("128 bits"), "{error}");
+}
+
+#[test]
+fn nan_is_the_largest_and_zero_has_one_sign() {
+    let values = vec![Some(1.0), Some(f64::NAN), None, Some(2.0)];
+    let data = batch(vec![Arc::new(Float64Array::from(values))]);
+    let arg = column(0, Type::Float64);
+    let calls = vec![
+        call(Function::Max, Some(arg.clone())),
+        call(Function::Min, Some(arg.clone())),
+        call(Function::Count, Some(arg)),
+    ];
+    let groups = run(
+        &Aggregate {
+            filter: None,
+            keys: vec![],
+            calls,
+        },
+        &split(&data, 2),
+    )
+    .unwrap();
+    let totals = &groups[&vec![]];
+    assert!(matches!(totals[0], Some(Number::Float(v)) if v.is_nan()));
+    assert_eq!(totals[1], Some(Number::Float(1.0)));
+    assert_eq!(totals[2], Some(Number::Integer(3)));
+}
+
+#[test]
+fn or_with_one_true_and_one_unknown_keeps_the_row() {
+    let i = Int32Array::from(vec![Some(10), Some(10), None, None, Some(5)]);
+    let b = Int32Array::from(vec![None, Some(200), Some(200), None, Some(5)]);
+    let data = batch(vec![Arc::new(i), Arc::new(b)]);
+    let filter = binary(
+        BinaryOp::Or,
+        binary(
+            BinaryOp::Equal,
+            column(0, INT),
+            integer(10, INT),
+            Type::Bool,
+        ),
+        binary(
+            BinaryOp::Equal,
+            column(1, INT),
+            integer(200, INT),
+            Type::Bool,
+        ),
+        Type::Bool,
+    );
+    let aggregate = Aggregate {
+        filter: Some(filter),
+        keys: vec![],
+        calls: vec![call(Function::Count, None)],
+    };
+    for parts in [1, 2, 5] {
+        let groups = run(&aggregate, &split(&data, parts)).unwrap();
+        assert_eq!(groups[&vec![]], vec![Some(Number::Integer(3))]);
+    }
+}
+
+#[test]
+fn not_in_a_list_with_null_is_never_true() {
+    let data = batch(vec![Arc::new(Int32Array::from(vec![
+        Some(1),
+        Some(2),
+        None,
+    ]))]);
+    let filter = Expr {
+        kind: Kind::InList {
+            arg: Arc::new(column(0, INT)),
+            items: vec![integer(2, INT), Expr::literal(Literal::Null, INT)],
+            negated: true,
+        },
+        ty: Type::Bool,
+        nullable: true,
+    };
+    let aggregate = Aggregate {
+        filter: Some(filter),
+        keys: vec![],
+        calls: vec![call(Function::Count, None)],
+    };
+    let groups = run(&aggregate, &[data]).unwrap();
+    assert_eq!(groups[&vec![]], vec![Some(Number::Integer(0))]);
+}
+
+#[test]
+fn a_guarded_division_does_not_fail_and_an_unguarded_one_names_the_row() {
+    let data = batch(vec![Arc::new(Int32Array::from(vec![4, 2, 0, 0]))]);
+    let quotient = binary(BinaryOp::Divide, integer(8, INT), column(0, INT), INT);
+    let guarded = Expr {
+        kind: Kind::Case {
+            branches: vec![(
+                binary(
+                    BinaryOp::NotEqual,
+                    column(0, INT),
+                    integer(0, INT),
+                    Type::Bool,
+                ),
+                quotient.clone(),
+            )],
+            otherwise: None,
+        },
+        ty: INT,
+        nullable: true,
+    };
+    let sum = |arg: Expr| Aggregate {
+        filter: None,
+        keys: vec![],
+        calls: vec![call(Function::Sum, Some(arg))],
+    };
+    let groups = run(&sum(guarded), std::slice::from_ref(&data)).unwrap();
+    assert_eq!(groups[&vec![]], vec![Some(Number::Integer(6))]);
+    let error = run(&sum(quotient), &[data]).unwrap_err();
+    assert!(error.to_string().contains("division by zero"), "{error}");
+    assert!(error.to_string().contains("row 2"), "{error}");
+}
+
+#[test]
+fn integer_arithmetic_that_leaves_its_type_is_an_error() {
+    let data = batch(vec![Arc::new(Int64Array::from(vec![1, i64::MAX]))]);
+    let plus_one = binary(BinaryOp::Add, column(0, LONG), integer(1, LONG), LONG);
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![],
+        calls: vec![call(Function::Max, Some(plus_one))],
+    };
+    let error = run(&aggregate, &[data]).unwrap_err();
+    assert!(error.to_string().contains("integer overflow"), "{error}");
+}
+
+#[test]
+fn a_call_with_a_filter_counts_only_its_rows() {
+    let data = batch(vec![
+        Arc::new(Int32Array::from(vec![1, 2, 3, 4])),
+        Arc::new(BooleanArray::from(vec![
+            Some(true),
+            None,
+            Some(false),
+            Some(true),
+        ])),
+    ]);
+    let mut sum = call(Function::Sum, Some(column(0, INT)));
+    sum.filter = Some(column(1, Type::Bool));
+    let mut none = call(Function::Sum, Some(column(0, INT)));
+    none.filter = Some(Expr {
+        kind: Kind::Unary(UnaryOp::IsNull, Arc::new(column(0, INT))),
+        ty: Type::Bool,
+        nullable: false,
+    });
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![],
+        calls: vec![sum, none, call(Function::Count, None)],
+    };
+    let groups = run(&aggregate, &split(&data, 2)).unwrap();
+    assert_eq!(
+        groups[&vec![]],
+        vec![Some(Number::Integer(5)), None, Some(Number::Integer(4))]
+    );
+}
+
+#[test]
+fn types_without_a_device_form_are_refused() {
+    let refused = kernels::columns::type_of(&DataType::LargeBinary).unwrap_err();
+    assert!(refused.message.contains("LargeBinary"), "{refused}");
+}

@@ -1,0 +1,145 @@
+//! Generated kernels compile to an sm_90 cubin, without spills. Needs NVRTC but no
+//! GPU; without NVRTC it says that it could not run, or fails if
+//! `WARPLINE_REQUIRE_NVRTC` is set.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kernels::codegen::{ColumnShape, ValueRegister, generate};
+use kernels::ir::{Aggregate, BinaryOp, Call, Expr, Function, Kind, Literal, Range, Type};
+use kernels::jit::{Nvrtc, Source, compile_cubin, headers};
+
+fn nvrtc_is_here() -> bool {
+    match Nvrtc::get() {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(
+                std::env::var_os("WARPLINE_REQUIRE_NVRTC").is_none(),
+                "NVRTC is required: {error}"
+            );
+            eprintln!("not run, NVRTC is not here: {error}");
+            false
+        }
+    }
+}
+
+fn integers(min: i128, max: i128, stored: &'static str, nullable: bool) -> ColumnShape {
+    let range = Range::new(min, max);
+    ColumnShape {
+        register: ValueRegister::Integer(range.register(), range),
+        stored,
+        nullable,
+    }
+}
+
+fn binary(op: BinaryOp, a: Expr, b: Expr, ty: Type) -> Expr {
+    Expr {
+        kind: Kind::Binary(op, Arc::new(a), Arc::new(b)),
+        ty,
+        nullable: false,
+    }
+}
+
+/// TPC-H Q1's shape: two coded keys, sums of products, a date filter.
+fn pricing_summary(nullable: bool) -> (Aggregate, HashMap<usize, ColumnShape>) {
+    let money = Type::Decimal {
+        precision: 15,
+        scale: 2,
+    };
+    let product = Type::Decimal {
+        precision: 38,
+        scale: 4,
+    };
+    let columns = HashMap::from([
+        (0, integers(0, 8191, "i16", nullable)),
+        (1, integers(0, (1 << 24) - 1, "i32", nullable)),
+        (2, integers(0, 15, "i8", nullable)),
+        (3, integers(0, 15, "i8", nullable)),
+        (4, integers(0, 3, "i8", false)),
+        (5, integers(0, 1, "i8", false)),
+        (6, integers(0, 16383, "i16", nullable)),
+    ]);
+    let column = |i, ty| Expr::column(i, ty, nullable);
+    let one = Expr::literal(Literal::Integer(100), money);
+    let less = binary(BinaryOp::Subtract, one.clone(), column(2, money), money);
+    let discounted = binary(BinaryOp::Multiply, column(1, money), less, product);
+    let more = binary(BinaryOp::Add, one, column(3, money), money);
+    let taxed = Type::Decimal {
+        precision: 38,
+        scale: 6,
+    };
+    let charge = binary(BinaryOp::Multiply, discounted.clone(), more, taxed);
+    let sum = |arg| Call {
+        function: Function::Sum,
+        arg: Some(arg),
+        filter: None,
+    };
+    let date = Expr::literal(Literal::Integer(10471), Type::Date32);
+    let aggregate = Aggregate {
+        filter: Some(binary(
+            BinaryOp::LessOrEqual,
+            column(6, Type::Date32),
+            date,
+            Type::Bool,
+        )),
+        keys: vec![
+            Expr::column(4, Type::I64, false),
+            Expr::column(5, Type::I64, false),
+        ],
+        calls: vec![
+            sum(column(0, money)),
+            sum(column(1, money)),
+            sum(discounted),
+            sum(charge),
+            sum(column(2, money)),
+            Call {
+                function: Function::Count,
+                arg: None,
+                filter: None,
+            },
+        ],
+    };
+    (aggregate, columns)
+}
+
+#[test]
+fn a_pricing_summary_compiles_without_spills() {
+    if !nvrtc_is_here() {
+        return;
+    }
+    for nullable in [false, true] {
+        let (aggregate, columns) = pricing_summary(nullable);
+        let kernel = generate(&aggregate, &columns, 1 << 20).unwrap();
+        let source = Source::new(kernel.name.clone(), kernel.text.clone());
+        let image = compile_cubin(&source, headers(), "sm_90").unwrap();
+        let usage = image.usage();
+        let used = usage
+            .iter()
+            .find(|used| used.kernel == kernel.name)
+            .unwrap();
+        assert_eq!(used.spill_store_bytes, 0, "{}", image.log);
+        assert!(used.registers <= 128, "{} registers", used.registers);
+    }
+}
+
+#[test]
+fn one_group_keeps_its_states_in_registers() {
+    if !nvrtc_is_here() {
+        return;
+    }
+    let (mut aggregate, columns) = pricing_summary(false);
+    aggregate.keys.clear();
+    let kernel = generate(&aggregate, &columns, 1 << 20).unwrap();
+    let source = Source::new(kernel.name.clone(), kernel.text.clone());
+    let image = compile_cubin(&source, headers(), "sm_90").unwrap();
+    let usage = image.usage();
+    let used = usage
+        .iter()
+        .find(|used| used.kernel == kernel.name)
+        .unwrap();
+    assert_eq!(
+        used.stack_bytes, 0,
+        "the states are in local memory: {}",
+        image.log
+    );
+}

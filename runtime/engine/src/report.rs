@@ -1,0 +1,128 @@
+//! What a stage did: the serialisable account that becomes the run report.
+//!
+//! The engine fills these in; nothing here decides anything. Every field name is
+//! part of the report's JSON form.
+
+use serde::Serialize;
+
+/// Where one plan node runs, and why. One line of `explain`.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct NodePlacement {
+    /// Distance from the root of the plan, in nodes.
+    pub depth: usize,
+    /// The node's name as the planner prints it, such as `FilterExec`.
+    pub node: String,
+    /// What the node does, as the planner prints it after the name.
+    pub detail: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Every reason that keeps the node off the GPU; empty when it runs there.
+    pub reasons: Vec<Reason>,
+}
+
+/// The verdict on one plan node. The glyphs are those that people already grep for.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Runs on the GPU (`*`).
+    OnGpu,
+    /// Cannot run on the GPU (`!`).
+    CannotRun,
+    /// Could run on the GPU, but the plan around it keeps it on the CPU (`@`).
+    KeptOnCpu,
+    /// Disappears in the GPU plan, such as an exchange inside one subtree (`#`).
+    Removed,
+    /// Not worth the transfer by cost (`$`).
+    NotWorthIt,
+    /// Reads the source on the CPU and hands record batches to the GPU (`<`).
+    Source,
+}
+
+impl Verdict {
+    /// The one-character indicator of the explain output.
+    pub fn glyph(self) -> char {
+        match self {
+            Verdict::OnGpu => '*',
+            Verdict::CannotRun => '!',
+            Verdict::KeptOnCpu => '@',
+            Verdict::Removed => '#',
+            Verdict::NotWorthIt => '$',
+            Verdict::Source => '<',
+        }
+    }
+}
+
+/// Why something is not on the GPU: a stable code, words, and what to change.
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct Reason {
+    /// Stable, kebab-case, for scripts: `unsupported-function`.
+    pub code: String,
+    /// A sentence for people, naming the expression or type.
+    pub message: String,
+    /// What the author can do about it; empty when there is nothing.
+    pub fix: String,
+}
+
+/// What one GPU pipeline did in one run.
+#[derive(Debug, Clone, Default, Serialize, PartialEq)]
+pub struct PipelineReport {
+    /// Kernel entry point, such as `aggregate_3f9c1a2b`.
+    pub kernel: String,
+    /// The operators fused in it, top first.
+    pub operators: Vec<String>,
+    /// The device it ran on, such as `cuda:0 NVIDIA H200` or `host`.
+    pub device: String,
+    /// Rows read from the source.
+    pub rows_in: u64,
+    /// Rows produced.
+    pub rows_out: u64,
+    /// Number of chunks launched.
+    pub chunks: u64,
+    /// Bytes read by the kernels from device columns.
+    pub bytes_read: u64,
+    /// Bytes copied host to device.
+    pub bytes_to_device: u64,
+    /// Bytes copied device to host.
+    pub bytes_to_host: u64,
+    /// Time in kernels, milliseconds, by device events.
+    pub device_ms: f64,
+    /// Time spent laying columns out in staging memory, milliseconds over all threads.
+    pub staging_ms: f64,
+    /// `bytes_read` over the device's bandwidth, milliseconds; 0 when unknown.
+    pub ideal_ms: f64,
+    /// Kernels compiled in this run.
+    pub jit_compiled: u64,
+    /// Kernels found in the cache.
+    pub jit_cached: u64,
+    /// Time spent compiling, milliseconds.
+    pub jit_ms: f64,
+    /// Chunks that were split because device memory was short.
+    pub retries: u64,
+    /// Bytes moved out of device memory because it was short.
+    pub spilled_bytes: u64,
+}
+
+/// A part that ran on the CPU though a GPU was asked for.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct Fallback {
+    /// The plan node, such as `SortExec`.
+    pub node: String,
+    /// Whether it was known at planning (`plan`) or happened while running (`run`).
+    pub when: FallbackTime,
+    /// Why.
+    pub reason: Reason,
+    /// Rows it handled on the CPU, when measured.
+    pub rows: Option<u64>,
+    /// CPU time it cost, milliseconds, when measured.
+    pub cpu_ms: Option<f64>,
+}
+
+/// When a fallback was decided.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum FallbackTime {
+    /// While planning.
+    Plan,
+    /// While running, before the first row left the node.
+    Run,
+}

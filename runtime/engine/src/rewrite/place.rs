@@ -1,0 +1,102 @@
+//! Swap a marked subtree for a GPU node that keeps it.
+
+use std::sync::{Arc, Mutex};
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
+
+use super::mark::mark;
+use crate::exec::{Device, GpuAggregateExec};
+use crate::report::{Fallback, FallbackTime, Reason};
+
+/// The rule: runs last, once a plan.
+#[derive(Debug)]
+pub struct GpuRewrite {
+    device: Device,
+    refused: Mutex<Vec<Fallback>>,
+}
+
+impl GpuRewrite {
+    /// A rule that places pipelines on this device.
+    pub fn new(device: Device) -> GpuRewrite {
+        GpuRewrite {
+            device,
+            refused: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// What stayed on the CPU since the last call, and why.
+    pub fn take_refused(&self) -> Vec<Fallback> {
+        self.refused
+            .lock()
+            .map(|mut refused| std::mem::take(&mut *refused))
+            .unwrap_or_default()
+    }
+
+    fn place(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let candidate = match mark(&plan) {
+            None => return Ok(Transformed::no(plan)),
+            Some(Err(reason)) => {
+                self.refuse(plan.name(), reason);
+                return Ok(Transformed::no(plan));
+            }
+            Some(Ok(candidate)) => candidate,
+        };
+        let node: Arc<dyn ExecutionPlan> = Arc::new(GpuAggregateExec::new(
+            self.device.clone(),
+            Arc::clone(&plan),
+            candidate.source,
+            candidate.aggregate,
+            candidate.encoded,
+            candidate.key_dictionaries,
+            candidate.outputs,
+            candidate.operators,
+        ));
+        // What is above may rely on rows being spread by their key.
+        let node = match plan.output_partitioning() {
+            Partitioning::Hash(keys, n) if *n > 1 => {
+                let spread = Partitioning::Hash(keys.clone(), *n);
+                Arc::new(RepartitionExec::try_new(node, spread)?) as Arc<dyn ExecutionPlan>
+            }
+            _ => node,
+        };
+        // What is below the pipeline may hold aggregates of its own.
+        Ok(Transformed::new(node, true, TreeNodeRecursion::Continue))
+    }
+
+    fn refuse(&self, node: &str, reason: Reason) {
+        let fallback = Fallback {
+            node: node.to_string(),
+            when: FallbackTime::Plan,
+            reason,
+            rows: None,
+            cpu_ms: None,
+        };
+        if let Ok(mut refused) = self.refused.lock() {
+            refused.push(fallback);
+        }
+    }
+}
+
+impl PhysicalOptimizerRule for GpuRewrite {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_down(|node| self.place(node))
+            .map(|placed| placed.data)
+    }
+
+    fn name(&self) -> &str {
+        "gpu_rewrite"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,265 @@
+//! Aggregates through the GPU rewrite on the host target, against the same query
+//! with the rewrite off. Fallbacks are failures here, unless a case expects one.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Date32Array, Decimal128Array, Int32Array, Int64Array, RecordBatch, StringArray,
+};
+use arrow::compute::concat_batches;
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::datasource::MemTable;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use engine::exec::{Device, GpuAggregateExec, Outcome};
+use engine::report::Fallback;
+use engine::rewrite::GpuRewrite;
+use kernels::gpu::{HostOptions, open_host};
+use kernels::jit::Jit;
+
+struct Run {
+    rows: String,
+    outcomes: Vec<Outcome>,
+    refused: Vec<Fallback>,
+}
+
+fn device() -> Device {
+    Device {
+        gpu: open_host(HostOptions::default()),
+        jit: Arc::new(Jit::new(None)),
+    }
+}
+
+async fn run(sql: &str, table: &RecordBatch, parts: usize, gpu: bool) -> Result<Run, String> {
+    let n = table.num_rows();
+    let pieces = (0..parts).map(|i| {
+        let (from, to) = (i * n / parts, (i + 1) * n / parts);
+        table.slice(from, to - from)
+    });
+    let partitions = pieces.map(|piece| vec![piece]).collect();
+    let rule = Arc::new(GpuRewrite::new(device()));
+    let config = SessionConfig::new().with_target_partitions(3);
+    let mut builder = SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features();
+    if gpu {
+        builder = builder.with_physical_optimizer_rule(Arc::clone(&rule) as _);
+    }
+    let context = SessionContext::new_with_state(builder.build());
+    let source = MemTable::try_new(table.schema(), partitions).unwrap();
+    context.register_table("t", Arc::new(source)).unwrap();
+    let plan = context
+        .sql(sql)
+        .await
+        .unwrap()
+        .create_physical_plan()
+        .await
+        .unwrap();
+    let schema = plan.schema();
+    let batches = collect(Arc::clone(&plan), context.task_ctx())
+        .await
+        .map_err(|e| e.to_string())?;
+    let whole = concat_batches(&schema, &batches).unwrap();
+    let mut outcomes = Vec::new();
+    outcomes_of(&plan, &mut outcomes);
+    Ok(Run {
+        rows: pretty_format_batches(&[whole]).unwrap().to_string(),
+        outcomes,
+        refused: rule.take_refused(),
+    })
+}
+
+fn outcomes_of(plan: &Arc<dyn ExecutionPlan>, found: &mut Vec<Outcome>) {
+    if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
+        found.extend(node.outcome());
+    }
+    for child in plan.children() {
+        outcomes_of(child, found);
+    }
+}
+
+/// The GPU path must run, wholly, and give the CPU path's rows.
+async fn check(sql: &str, table: &RecordBatch) {
+    let expected = run(sql, table, 1, false).await.unwrap();
+    for parts in [1, 2, 7] {
+        let got = run(sql, table, parts, true).await.unwrap();
+        assert!(got.refused.is_empty(), "{sql}: {:?}", got.refused);
+        assert!(
+            !got.outcomes.is_empty(),
+            "{sql}: nothing ran on the GPU path"
+        );
+        for outcome in &got.outcomes {
+            assert!(matches!(outcome, Outcome::Ran(_)), "{sql}: {outcome:?}");
+        }
+        assert_eq!(got.rows, expected.rows, "{sql} over {parts} record batches");
+    }
+}
+
+/// Lines with TPC-H's types, flags and value ranges.
+fn lines(n: usize) -> RecordBatch {
+    let pick = |row: usize, salt: u64, below: u64| {
+        let x = (row as u64 + 1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(salt as u32 * 7 + 3);
+        (x ^ (x >> 31)) % below
+    };
+    let money = |salt: u64, below: u64| -> ArrayRef {
+        let values: Vec<i128> = (0..n)
+            .map(|row| i128::from(pick(row, salt, below)))
+            .collect();
+        Arc::new(
+            Decimal128Array::from(values)
+                .with_precision_and_scale(15, 2)
+                .unwrap(),
+        )
+    };
+    let flag = |salt: u64, of: &'static [&'static str]| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(
+            (0..n).map(|row| of[pick(row, salt, of.len() as u64) as usize]),
+        ))
+    };
+    let dates = Date32Array::from_iter_values((0..n).map(|row| 8035 + pick(row, 1, 2526) as i32));
+    RecordBatch::try_from_iter(vec![
+        ("l_quantity", money(2, 5001)),
+        ("l_extendedprice", money(3, 10_494_951)),
+        ("l_discount", money(4, 11)),
+        ("l_tax", money(5, 9)),
+        ("l_returnflag", flag(6, &["A", "N", "R"])),
+        ("l_linestatus", flag(7, &["F", "O"])),
+        ("l_shipdate", Arc::new(dates) as ArrayRef),
+    ])
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_pricing_summary_by_two_text_flags() {
+    let sql = "select l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice), \
+               sum(l_extendedprice * (1 - l_discount)), \
+               sum(l_extendedprice * (1 - l_discount) * (1 + l_tax)), \
+               avg(l_quantity), avg(l_extendedprice), avg(l_discount), count(*) \
+               from t where l_shipdate <= date '1998-09-02' \
+               group by l_returnflag, l_linestatus order by 1, 2";
+    check(sql, &lines(5000)).await;
+}
+
+#[tokio::test]
+async fn a_revenue_forecast_over_a_range_of_discounts() {
+    let sql = "select sum(l_extendedprice * l_discount) as revenue from t \
+               where l_shipdate >= date '1994-01-01' and l_shipdate < date '1995-01-01' \
+               and l_discount between 0.05 and 0.07 and l_quantity < 24";
+    check(sql, &lines(5000)).await;
+}
+
+fn small() -> RecordBatch {
+    let k = Int32Array::from(vec![
+        Some(1),
+        Some(1),
+        None,
+        Some(2),
+        Some(2),
+        None,
+        Some(3),
+    ]);
+    let v = Int64Array::from(vec![
+        Some(10),
+        None,
+        Some(20),
+        None,
+        None,
+        Some(33),
+        Some(-5),
+    ]);
+    let s = StringArray::from(vec![
+        Some("x"),
+        None,
+        Some("y"),
+        Some("x"),
+        None,
+        None,
+        Some(""),
+    ]);
+    RecordBatch::try_from_iter_with_nullable(vec![
+        ("k", Arc::new(k) as ArrayRef, true),
+        ("v", Arc::new(v) as ArrayRef, true),
+        ("s", Arc::new(s) as ArrayRef, true),
+    ])
+    .unwrap()
+}
+
+#[tokio::test]
+async fn nulls_in_keys_values_and_filters() {
+    for sql in [
+        "select count(*), count(v), sum(v), min(v), max(v), avg(v) from t",
+        "select k, count(*), count(v), sum(v), min(v) from t group by k order by k",
+        "select s, k, count(*), max(v) from t group by s, k order by s, k",
+        "select sum(v) filter (where k = 1), count(*) filter (where v is null) from t",
+        "select count(*) from t where v not in (10, null)",
+        "select sum(case when k = 1 then v else 0 end), sum(v + k) from t where v > 0 or k is null",
+        "select k + 1 as j, count(*) from t where k is not null group by k + 1 order by j",
+        "select count(*), sum(v), max(v) from t where k > 100",
+        "select k, sum(v) from t where k > 100 group by k",
+    ] {
+        check(sql, &small()).await;
+    }
+}
+
+#[tokio::test]
+async fn more_keys_than_a_thread_keeps_apart_fall_back_with_a_reason() {
+    let n = 5000;
+    let k = Int64Array::from_iter_values(0..n);
+    let table = RecordBatch::try_from_iter(vec![("k", Arc::new(k) as ArrayRef)]).unwrap();
+    let sql = "select count(*), sum(c) from (select k, count(*) as c from t group by k)";
+    let got = run(sql, &table, 2, true).await.unwrap();
+    let reasons: Vec<&Fallback> = got
+        .outcomes
+        .iter()
+        .filter_map(|outcome| match outcome {
+            Outcome::FellBack(fallback) => Some(fallback),
+            Outcome::Ran(_) => None,
+        })
+        .collect();
+    assert_eq!(reasons.len(), 1, "{:?}", got.outcomes);
+    assert!(
+        reasons[0].reason.message.contains("more values"),
+        "{:?}",
+        reasons[0]
+    );
+    assert_eq!(got.rows, run(sql, &table, 1, false).await.unwrap().rows);
+}
+
+#[tokio::test]
+async fn what_has_no_gpu_form_is_refused_by_name() {
+    let got = run("select count(distinct v) from t", &small(), 1, true)
+        .await
+        .unwrap();
+    assert!(
+        got.outcomes
+            .iter()
+            .all(|outcome| !matches!(outcome, Outcome::FellBack(_)))
+    );
+    let refused = run(
+        "select count(*) from t where s like 'x%'",
+        &small(),
+        1,
+        true,
+    )
+    .await
+    .unwrap()
+    .refused;
+    assert!(
+        refused.iter().any(|f| f.reason.message.contains("LIKE")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_sum_that_leaves_its_type_is_an_error_and_never_wraps() {
+    let v = Int64Array::from(vec![i64::MAX, 1]);
+    let table = RecordBatch::try_from_iter(vec![("v", Arc::new(v) as ArrayRef)]).unwrap();
+    let error = run("select sum(v) from t", &table, 2, true)
+        .await
+        .err()
+        .unwrap();
+    assert!(error.contains("does not fit"), "{error}");
+}
