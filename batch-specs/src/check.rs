@@ -42,7 +42,7 @@ impl Check<'_> {
         hint: impl Into<String>,
     ) {
         // What could not even be read needs no second complaint.
-        if self.misread.contains(path) {
+        if self.misread.contains(path) || self.problems.is_full() {
             return;
         }
         self.problems.push(

@@ -403,6 +403,9 @@ fn unused(spec: &Spec, root: &Node, used: &BTreeSet<String>, problems: &mut Prob
     let queried = query.iter().flat_map(|q| q.query_variables.keys());
     let queried = queried.map(|n| (n, "dataproc.spark_sql_batch.query_variables"));
     for (name, map) in declared.chain(queried).filter(|(n, _)| !used.contains(*n)) {
+        if problems.is_full() {
+            return;
+        }
         let path = yaml::join(map, name);
         let message = format!("variable `{}` is not used", read::cut(name));
         problems.push(

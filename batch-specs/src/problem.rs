@@ -95,7 +95,7 @@ impl Problems {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        if self.found.len() >= KEPT_MAX && severity != Severity::Error {
+        if self.is_full() && severity != Severity::Error {
             return;
         }
         if self.found.len() >= 2 * KEPT_MAX {
@@ -122,6 +122,12 @@ impl Problems {
         hint: impl Into<String>,
     ) {
         self.push(Severity::Error, code, path, place, message, hint);
+    }
+
+    /// True when nothing but errors is taken any more. Callers that would search for a place or a
+    /// hint ask first.
+    pub fn is_full(&self) -> bool {
+        self.found.len() >= KEPT_MAX
     }
 
     /// Paths that have an error.
@@ -154,6 +160,7 @@ pub(crate) fn nearest<'a>(
     let budget = (written.chars().count() / 3).clamp(1, 6);
     candidates
         .into_iter()
+        .filter(|c| c.len().abs_diff(written.len()) <= budget)
         .map(|c| (strsim::osa_distance(&written, &c.to_ascii_lowercase()), c))
         .filter(|(distance, _)| *distance <= budget)
         .min_by_key(|(distance, _)| *distance)

@@ -46,8 +46,8 @@ pub enum Meaning<'a> {
     Accepted,
     /// Refused, with the reason.
     Managed(&'a str),
-    /// Not known; the nearest known key, when there is one.
-    Unknown(Option<&'a str>),
+    /// Not known.
+    Unknown,
 }
 
 impl Properties {
@@ -82,12 +82,14 @@ impl Properties {
         if self.accepted.iter().any(|k| k == key) || self.prefixes.iter().any(has_prefix) {
             return Meaning::Accepted;
         }
-        let known = self
-            .settings
-            .keys()
-            .chain(self.checked.keys())
-            .chain(&self.accepted);
-        Meaning::Unknown(nearest(key, known.map(String::as_str)))
+        Meaning::Unknown
+    }
+
+    /// The known key that an unknown one was probably meant to be.
+    pub fn nearest(&self, key: &str) -> Option<&str> {
+        let settings = self.settings.keys();
+        let known = settings.chain(self.checked.keys()).chain(&self.accepted);
+        nearest(key, known.map(String::as_str))
     }
 
     /// The property that stands for a setting.
@@ -174,11 +176,11 @@ mod tests {
             properties.meaning("spark.yarn.queue"),
             Meaning::Managed(_)
         ));
-        assert_eq!(
-            properties.meaning("spark.rapids.sql.concurentGpuTasks"),
-            Meaning::Unknown(Some("spark.rapids.sql.concurrentGpuTasks"))
-        );
-        assert_eq!(properties.meaning("zzz"), Meaning::Unknown(None));
+        let slip = "spark.rapids.sql.concurentGpuTasks";
+        assert_eq!(properties.meaning(slip), Meaning::Unknown);
+        let meant = properties.nearest(slip);
+        assert_eq!(meant, Some("spark.rapids.sql.concurrentGpuTasks"));
+        assert_eq!(properties.meaning("zzz"), Meaning::Unknown);
     }
 
     #[test]
@@ -191,7 +193,7 @@ mod tests {
         }
         for key in &Properties::built_in().startup {
             assert!(
-                !matches!(Properties::built_in().meaning(key), Meaning::Unknown(_)),
+                !matches!(Properties::built_in().meaning(key), Meaning::Unknown),
                 "{key}"
             );
         }

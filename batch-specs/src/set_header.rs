@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sql_text::{Kind, pieces, place_in};
+use crate::sql_text::{Kind, Places, comment_end, pieces};
 
 /// A script, taken apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,11 +80,12 @@ pub struct HeaderProblem {
 /// Takes a script apart.
 pub fn split(sql: &str) -> Script {
     let mut script = Script::default();
+    let mut places = Places::new(sql);
     let mut at = 0;
     loop {
         at = skip_blank(sql, at);
         let rest = &sql[at..];
-        let (line, column) = place_in(sql, at);
+        let (line, column) = places.place(at);
         if let Some(body) = after_word(rest, "set") {
             let from = at + (rest.len() - body.len());
             let end = header_end(sql, from);
@@ -136,12 +137,12 @@ pub fn split(sql: &str) -> Script {
             break;
         }
     }
-    script.statements = statements(sql, at);
+    script.statements = statements(sql, at, &mut places);
     script
 }
 
 /// The statements from a byte of the script on.
-fn statements(sql: &str, from: usize) -> Vec<Statement> {
+fn statements(sql: &str, from: usize, places: &mut Places<'_>) -> Vec<Statement> {
     let body = &sql[from..];
     let mut ends = Vec::new();
     for piece in pieces(body).iter().filter(|p| p.kind == Kind::Code) {
@@ -155,7 +156,7 @@ fn statements(sql: &str, from: usize) -> Vec<Statement> {
         let first = skip_blank(body, start).min(end);
         let text = body[first..end].trim();
         if !text.is_empty() {
-            let (line, column) = place_in(sql, from + first);
+            let (line, column) = places.place(from + first);
             out.push(Statement {
                 sql: text.to_owned(),
                 line,
@@ -175,12 +176,8 @@ fn skip_blank(sql: &str, mut at: usize) -> usize {
             - rest
                 .trim_start_matches(|c: char| c.is_whitespace() || c == ';')
                 .len();
-        let rest = &sql[at..];
-        if !rest.starts_with("--") && !rest.starts_with("/*") {
-            return at;
-        }
-        match pieces(rest).first() {
-            Some(comment) => at += comment.end,
+        match comment_end(sql, at) {
+            Some(end) => at = end,
             None => return at,
         }
     }

@@ -343,7 +343,9 @@ impl Settings {
                         let message = format!("`{key}` cannot be set: {reason}");
                         problems.error("managed-property", &at, place, message, "remove it");
                     }
-                    Meaning::Unknown(near) => {
+                    Meaning::Unknown if problems.is_full() => {}
+                    Meaning::Unknown => {
+                        let near = Properties::built_in().nearest(key);
                         let hint = near.map_or("it has no effect".to_owned(), |k| {
                             format!("did you mean `{k}`?")
                         });

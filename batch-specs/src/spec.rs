@@ -89,6 +89,17 @@ pub struct Spec {
     pub dataproc: Option<Dataproc>,
 }
 
+impl Spec {
+    /// How to reach a location: the entry with the longest prefix of it.
+    pub fn storage_of(&self, location: &str) -> Option<&Storage> {
+        let fitting = self
+            .storage
+            .iter()
+            .filter(|s| location.starts_with(s.prefix.as_str()));
+        fitting.max_by_key(|s| s.prefix.len())
+    }
+}
+
 /// Whose rules a batch is held to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

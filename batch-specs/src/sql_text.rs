@@ -108,6 +108,50 @@ fn close_quote(bytes: &[u8], open: usize, escapes: bool) -> usize {
     bytes.len()
 }
 
+/// The end of the comment that starts at a byte, if one does.
+pub fn comment_end(sql: &str, at: usize) -> Option<usize> {
+    let rest = &sql[at..];
+    if rest.starts_with("--") {
+        return Some(at + rest.find('\n').unwrap_or(rest.len()));
+    }
+    rest.starts_with("/*")
+        .then(|| close_comment(sql.as_bytes(), at))
+}
+
+/// Tells the places of bytes that are asked for in ascending order, reading the text once.
+pub struct Places<'s> {
+    text: &'s str,
+    at: usize,
+    line: usize,
+    column: usize,
+}
+
+impl<'s> Places<'s> {
+    /// Starts at the first byte.
+    pub fn new(text: &'s str) -> Self {
+        Places {
+            text,
+            at: 0,
+            line: 1,
+            column: 1,
+        }
+    }
+
+    /// Line and column, from 1, of a byte at a character's start, not before the last one asked.
+    pub fn place(&mut self, offset: usize) -> (usize, usize) {
+        for c in self.text.get(self.at..offset).unwrap_or("").chars() {
+            if c == '\n' {
+                self.line += 1;
+                self.column = 1;
+            } else {
+                self.column += 1;
+            }
+        }
+        self.at = self.at.max(offset);
+        (self.line, self.column)
+    }
+}
+
 fn close_comment(bytes: &[u8], open: usize) -> usize {
     let (mut at, mut depth) = (open + 2, 1);
     while at < bytes.len() {

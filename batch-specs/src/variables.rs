@@ -79,13 +79,15 @@ pub struct BindProblem {
     pub hint: String,
 }
 
+/// More complaints about one statement help nobody.
+const PROBLEMS_MAX: usize = 50;
+
 /// Binds every `${name}` of a SQL text. Comments are left as they are.
 pub fn bind(sql: &str, variables: &IndexMap<String, Variable>) -> Bound {
     let mut bound = Bound::default();
     for piece in pieces(sql) {
         let text = &sql[piece.start..piece.end];
-        let is_quoted_code = matches!(piece.kind, Kind::Comment);
-        if is_quoted_code || !text.contains("${") {
+        if piece.kind == Kind::Comment || !text.contains("${") {
             bound.sql.push_str(text);
             continue;
         }
@@ -122,6 +124,9 @@ fn refuse(
     message: String,
     hint: String,
 ) {
+    if bound.problems.len() >= PROBLEMS_MAX {
+        return;
+    }
     let (line, column) = place_in(sql, offset);
     bound.problems.push(BindProblem {
         code,

@@ -234,6 +234,48 @@ fn a_large_spec_is_read_quickly() {
     );
 }
 
+/// Inputs that make careless code look at everything once per item.
+#[test]
+fn many_problems_are_found_quickly() {
+    let many = |item: &dyn Fn(usize) -> String| (0..20_000).map(item).collect::<String>();
+    let head = "version: 1\nname: many\nstages: [{name: q, sql: SELECT 1}]\n";
+    let script = "version: 1\nname: many\nstages:\n  - name: q\n    sql: ";
+    let texts = [
+        format!(
+            "{head}properties:\n{}",
+            many(&|i| format!("  spark.rapids.sql.concurentTasks{i}: 1\n"))
+        ),
+        format!("{head}labels:\n{}", many(&|i| format!("  K{i}: a b\n"))),
+        format!(
+            "{head}variables:\n{}",
+            many(&|i| format!("  v{i}: {{type: date, value: x}}\n"))
+        ),
+        format!("{head}{}", many(&|i| format!("key{i}: 1\n"))),
+        format!(
+            "{script}|\n{}",
+            many(&|i| format!("      -- c\n      SELECT ${{v{i}}};\n"))
+        ),
+        format!(
+            "{script}|\n{}",
+            many(&|_| "      SET a=b; -- c\n".to_owned())
+        ),
+        format!(
+            "{script}\"SELECT {}\"\n",
+            many(&|i| format!("${{v{i}}} /* c */ ; "))
+        ),
+    ];
+    for text in texts {
+        let start = Instant::now();
+        load(&text, &LoadOptions::default());
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}: {}",
+            start.elapsed(),
+            &text[..120]
+        );
+    }
+}
+
 #[test]
 fn files_of_stages_are_listed_and_read() {
     let text = "version: 1\nname: files\nstages: [{name: q, sql_file: q.sql}]\nvariables: {n: {type: integer, value: 1}}\n";

@@ -57,7 +57,8 @@ fn good_samples_are_accepted() {
         }),
         ..LoadOptions::default()
     };
-    for (name, path) in yaml_files("samples") {
+    let quickstart = ("quickstart.yaml".to_owned(), folder("quickstart.yaml"));
+    for (name, path) in yaml_files("samples").into_iter().chain([quickstart]) {
         let text = std::fs::read_to_string(&path).expect("the sample can be read");
         for options in [&options, &LoadOptions::default()] {
             let loaded = load(&text, options);

@@ -33,31 +33,57 @@ struct State {
 impl Budget {
     /// A budget of `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Budget {
-        let state = State { limit: limit_bytes, used: 0, peak: 0 };
-        Budget { shared: Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }) }
+        let state = State {
+            limit: limit_bytes,
+            used: 0,
+            peak: 0,
+        };
+        Budget {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                released: Condvar::new(),
+            }),
+        }
     }
 
     /// Reserves memory, or says how much there is.
     pub fn reserve(&self, bytes: usize) -> Result<Reservation, OutOfMemory> {
         self.shared.lock().take(bytes)?;
-        Ok(Reservation { budget: self.clone(), bytes })
+        Ok(Reservation {
+            budget: self.clone(),
+            bytes,
+        })
     }
 
     /// Reserves memory; waits at most `timeout` for others to release theirs.
     /// Blocks the thread. What could never fit fails at once.
-    pub fn reserve_or_wait(&self, bytes: usize, timeout: Duration) -> Result<Reservation, OutOfMemory> {
+    pub fn reserve_or_wait(
+        &self,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<Reservation, OutOfMemory> {
         let deadline = Instant::now() + timeout;
         let mut state = self.shared.lock();
         loop {
             let refused = match state.take(bytes) {
-                Ok(()) => return Ok(Reservation { budget: self.clone(), bytes }),
+                Ok(()) => {
+                    return Ok(Reservation {
+                        budget: self.clone(),
+                        bytes,
+                    });
+                }
                 Err(refused) => refused,
             };
             let left = deadline.saturating_duration_since(Instant::now());
             if bytes > state.limit || left.is_zero() {
                 return Err(refused);
             }
-            state = self.shared.released.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+            state = self
+                .shared
+                .released
+                .wait_timeout(state, left)
+                .unwrap_or_else(|e| e.into_inner())
+                .0;
         }
     }
 
@@ -104,7 +130,12 @@ impl State {
     fn take(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         let free = self.limit.saturating_sub(self.used);
         if bytes > free {
-            return Err(OutOfMemory { what: "memory budget", requested: bytes, free, limit: self.limit });
+            return Err(OutOfMemory {
+                what: "memory budget",
+                requested: bytes,
+                free,
+                limit: self.limit,
+            });
         }
         self.used += bytes;
         self.peak = self.peak.max(self.used);
@@ -115,7 +146,11 @@ impl State {
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.shared.lock();
-        write!(f, "Budget({} of {} bytes used, peak {})", state.used, state.limit, state.peak)
+        write!(
+            f,
+            "Budget({} of {} bytes used, peak {})",
+            state.used, state.limit, state.peak
+        )
     }
 }
 
@@ -156,14 +191,24 @@ impl Reservation {
     ///
     /// Panics if there are fewer.
     pub fn split(&mut self, bytes: usize) -> Reservation {
-        assert!(bytes <= self.bytes, "{bytes} bytes out of a reservation of {}", self.bytes);
+        assert!(
+            bytes <= self.bytes,
+            "{bytes} bytes out of a reservation of {}",
+            self.bytes
+        );
         self.bytes -= bytes;
-        Reservation { budget: self.budget.clone(), bytes }
+        Reservation {
+            budget: self.budget.clone(),
+            bytes,
+        }
     }
 
     /// Adds another reservation of the same budget to this one.
     pub fn merge(&mut self, mut other: Reservation) {
-        assert!(Arc::ptr_eq(&self.budget.shared, &other.budget.shared), "reservations of two budgets");
+        assert!(
+            Arc::ptr_eq(&self.budget.shared, &other.budget.shared),
+            "reservations of two budgets"
+        );
         self.bytes += std::mem::take(&mut other.bytes);
     }
 }
@@ -205,8 +250,17 @@ impl Admission {
     /// Lets `n_permits` in at a time; at least one.
     pub fn new(n_permits: usize) -> Admission {
         let n_permits = n_permits.max(1);
-        let line = Mutex::new(Line { n_free: n_permits, waiting: Vec::new() });
-        Admission { gate: Arc::new(Gate { n_permits, line, next_ticket: AtomicU64::new(0) }) }
+        let line = Mutex::new(Line {
+            n_free: n_permits,
+            waiting: Vec::new(),
+        });
+        Admission {
+            gate: Arc::new(Gate {
+                n_permits,
+                line,
+                next_ticket: AtomicU64::new(0),
+            }),
+        }
     }
 
     /// How many it lets in at a time.
@@ -221,7 +275,10 @@ impl Admission {
 
     /// Waits for a permit. Dropping the future leaves the line.
     pub fn acquire(&self) -> Acquire {
-        Acquire { gate: self.gate.clone(), ticket: None }
+        Acquire {
+            gate: self.gate.clone(),
+            ticket: None,
+        }
     }
 
     /// A permit, if one is free and nobody waits.
@@ -229,7 +286,9 @@ impl Admission {
         let mut line = self.gate.lock();
         (line.n_free > 0).then(|| {
             line.n_free -= 1;
-            Permit { gate: self.gate.clone() }
+            Permit {
+                gate: self.gate.clone(),
+            }
         })
     }
 }
@@ -237,7 +296,13 @@ impl Admission {
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.gate.lock();
-        write!(f, "Admission({} of {} free, {} waiting)", line.n_free, self.gate.n_permits, line.waiting.len())
+        write!(
+            f,
+            "Admission({} of {} free, {} waiting)",
+            line.n_free,
+            self.gate.n_permits,
+            line.waiting.len()
+        )
     }
 }
 
@@ -287,7 +352,11 @@ impl Future for Acquire {
                 return Poll::Ready(Permit { gate });
             }
             let ticket = gate.next_ticket.fetch_add(1, Ordering::Relaxed);
-            line.waiting.push(Waiter { ticket, waker: context.waker().clone(), granted: false });
+            line.waiting.push(Waiter {
+                ticket,
+                waker: context.waker().clone(),
+                granted: false,
+            });
             self.ticket = Some(ticket);
             return Poll::Pending;
         };
@@ -309,7 +378,9 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let mut line = self.gate.lock();
-        let Some(at) = line.waiting.iter().position(|w| w.ticket == ticket) else { return };
+        let Some(at) = line.waiting.iter().position(|w| w.ticket == ticket) else {
+            return;
+        };
         let granted = line.waiting.remove(at).granted;
         drop(line);
         if granted {
@@ -348,7 +419,12 @@ mod tests {
         let mut a = budget.reserve(60).unwrap();
         assert_eq!(
             budget.reserve(50).unwrap_err(),
-            OutOfMemory { what: "memory budget", requested: 50, free: 40, limit: 100 }
+            OutOfMemory {
+                what: "memory budget",
+                requested: 50,
+                free: 40,
+                limit: 100
+            }
         );
         a.grow(40).unwrap();
         assert!(a.grow(1).is_err());
@@ -370,7 +446,11 @@ mod tests {
         let held = budget.reserve(80).unwrap();
         let waiter = thread::spawn({
             let budget = budget.clone();
-            move || budget.reserve_or_wait(50, Duration::from_secs(60)).map(|r| r.bytes())
+            move || {
+                budget
+                    .reserve_or_wait(50, Duration::from_secs(60))
+                    .map(|r| r.bytes())
+            }
         });
         drop(held);
         assert_eq!(waiter.join().unwrap(), Ok(50));
@@ -381,10 +461,16 @@ mod tests {
     fn waiting_ends_at_the_timeout_and_never_starts_for_the_impossible() {
         let budget = Budget::new(100);
         let _held = budget.reserve(80).unwrap();
-        let refused = budget.reserve_or_wait(50, Duration::from_millis(10)).unwrap_err();
+        let refused = budget
+            .reserve_or_wait(50, Duration::from_millis(10))
+            .unwrap_err();
         assert_eq!((refused.requested, refused.free), (50, 20));
         let start = Instant::now();
-        assert!(budget.reserve_or_wait(101, Duration::from_secs(60)).is_err());
+        assert!(
+            budget
+                .reserve_or_wait(101, Duration::from_secs(60))
+                .is_err()
+        );
         assert!(start.elapsed() < Duration::from_secs(30));
     }
 
@@ -404,7 +490,10 @@ mod tests {
         assert!(poll(&mut first).is_none());
         assert!(poll(&mut second).is_none());
         drop(held);
-        assert!(admission.try_acquire().is_none(), "the permit is the first waiter's");
+        assert!(
+            admission.try_acquire().is_none(),
+            "the permit is the first waiter's"
+        );
         assert!(poll(&mut second).is_none());
         let permit = poll(&mut first).unwrap();
         drop(permit);

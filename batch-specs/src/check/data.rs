@@ -169,8 +169,7 @@ fn tables(check: &mut Check<'_>) {
                 );
             }
         }
-        let is_csv = table.format == Some(Format::Csv)
-            || (table.format.is_none() && table.location.contains(".csv"));
+        let is_csv = table.file_format() == Format::Csv;
         if *options != Default::default() && !is_csv {
             check.report(
                 Severity::Warning,

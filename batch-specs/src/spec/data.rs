@@ -59,6 +59,20 @@ pub struct Table {
     pub partition_columns: Vec<Column>,
 }
 
+impl Table {
+    /// The format of its files: as given, else as their ending says, else Parquet.
+    pub fn file_format(&self) -> Format {
+        let name = self.location.to_ascii_lowercase();
+        let bare = name.strip_suffix(".gz").or(name.strip_suffix(".zst"));
+        let told = match bare.unwrap_or(&name).rsplit('.').next() {
+            Some("csv") => Format::Csv,
+            Some("json" | "jsonl" | "ndjson") => Format::Json,
+            _ => Format::Parquet,
+        };
+        self.format.unwrap_or(told)
+    }
+}
+
 /// A file format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

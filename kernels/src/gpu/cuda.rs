@@ -898,29 +898,20 @@ impl Module for CudaModule {
                 static_shared_bytes,
                 max_dynamic_shared_bytes,
                 max_block_threads: ask(FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-                parameter_bytes: self.parameter_bytes(name, function)?,
+                parameter_bytes: self.parameter_bytes(function)?,
             },
         })
     }
 }
 
 impl CudaModule {
-    /// The size of the kernel's one parameter.
-    fn parameter_bytes(&self, name: &str, function: sys::CUfunction) -> Result<u32> {
-        let ask = |index: usize| {
-            let (mut offset, mut size) = (0, 0);
-            // SAFETY: the function is live; both pointers are valid for writes.
-            let result =
-                unsafe { sys::cuFuncGetParamInfo(function, index, &mut offset, &mut size) };
-            (result, size)
-        };
-        let (result, size) = ask(0);
-        self.device.check("cuFuncGetParamInfo", result)?;
-        if ask(1).0 == CUresult::CUDA_SUCCESS {
-            return Err(Error::Internal(format!(
-                "kernel {name} takes more than one parameter"
-            )));
-        }
+    /// The size of the kernel's parameter. `WL_KERNEL` gives it exactly one.
+    fn parameter_bytes(&self, function: sys::CUfunction) -> Result<u32> {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is live; both pointers are valid for writes.
+        self.device.check("cuFuncGetParamInfo", unsafe {
+            sys::cuFuncGetParamInfo(function, 0, &mut offset, &mut size)
+        })?;
         Ok(size as u32)
     }
 }

@@ -198,6 +198,7 @@ impl Nvrtc {
             .collect::<Result<Vec<_>>>()?;
         let options = std::iter::once(format!("--gpu-architecture={arch}"))
             .chain(OPTIONS.iter().map(|option| option.to_string()))
+            .chain(self.no_cache().map(str::to_owned))
             .chain(source.define_options())
             .map(|option| c_string(&option))
             .collect::<Result<Vec<_>>>()?;
@@ -251,6 +252,12 @@ impl Nvrtc {
         }
         let bytes = program.fetch("nvrtcGetCUBIN", self.cubin_size, self.cubin)?;
         Ok(CompiledImage { bytes, log })
+    }
+
+    /// NVRTC's own cache answers without the assembler's log, and ours makes it
+    /// redundant. Versions before 13 have neither the cache nor the option.
+    fn no_cache(&self) -> Option<&'static str> {
+        (self.version >= (13, 0)).then_some("--no-cache")
     }
 
     fn check(&self, call: &str, code: Code) -> Result<()> {
