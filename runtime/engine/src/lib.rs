@@ -1,10 +1,23 @@
 //! SQL on CPU and GPU for one batch. Home of DataFusion.
 //!
-//! [`rewrite::GpuRewrite`] is a physical optimizer rule: it swaps what a GPU can run
-//! for nodes that run it, each of which keeps the CPU subtree that it replaced. This
-//! crate knows neither batch specs nor HTTP.
+//! A [`session::Session`] gets [`settings::Settings`] and tables, runs stages in
+//! order and returns an account of each ([`report`]). It does not know batch specs,
+//! user functions' sandboxes, states of a batch, or HTTP.
 
+pub mod cancel;
+pub mod error;
 pub mod exec;
+pub mod explain;
+pub mod guard;
 pub mod lower;
+pub mod memory;
 pub mod report;
 pub mod rewrite;
+pub mod session;
+pub mod settings;
+pub mod sinks;
+pub mod sources;
+pub mod tpch;
+
+pub use cancel::Cancel;
+pub use error::{Error, Kind, Result};

@@ -126,3 +126,73 @@ pub enum FallbackTime {
     /// While running, before the first row left the node.
     Run,
 }
+
+/// What one stage did.
+#[derive(Debug, Clone, Serialize)]
+pub struct StageReport {
+    /// The stage's name.
+    pub stage: String,
+    /// Its statements, in order.
+    pub statements: Vec<StatementReport>,
+    /// What was written; absent when the stage has no output.
+    pub output: Option<OutputReport>,
+    /// Rows of the result.
+    pub rows: u64,
+    /// Wall-clock time, milliseconds.
+    pub elapsed_ms: u64,
+    /// The most memory that its operators and writers held at once.
+    pub peak_memory_bytes: u64,
+    /// Bytes that operators spilled to disk.
+    pub spilled_bytes: u64,
+    /// The first rows of a result that has no output.
+    #[serde(skip)]
+    pub preview: Vec<arrow::array::RecordBatch>,
+}
+
+/// What one statement of a stage did.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct StatementReport {
+    /// Its text, as it was understood.
+    pub sql: String,
+    /// Rows that it made; 0 for a view.
+    pub rows: u64,
+    /// Wall-clock time, milliseconds.
+    pub elapsed_ms: u64,
+    /// What it read, as far as the CPU read it.
+    pub sources: Vec<SourceReport>,
+}
+
+/// What was read of one table.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct SourceReport {
+    /// The table, or the directory when it has no name.
+    pub table: String,
+    /// Rows that left the scan.
+    pub rows: u64,
+    /// Bytes fetched from storage.
+    pub bytes: u64,
+}
+
+/// What a stage wrote.
+#[derive(Debug, Clone, Default, Serialize, PartialEq)]
+pub struct OutputReport {
+    /// Where, as written.
+    pub location: String,
+    /// Rows of all files.
+    pub rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The files of this run.
+    pub files: Vec<OutputFile>,
+}
+
+/// One file of an output.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct OutputFile {
+    /// Relative to the output's location.
+    pub path: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Its size.
+    pub bytes: u64,
+}

@@ -38,7 +38,7 @@ async fn run(sql: &str, table: &RecordBatch, parts: usize, gpu: bool) -> Result<
         table.slice(from, to - from)
     });
     let partitions = pieces.map(|piece| vec![piece]).collect();
-    let rule = Arc::new(GpuRewrite::new(device()));
+    let rule = Arc::new(GpuRewrite::new(device(), true));
     let config = SessionConfig::new().with_target_partitions(3);
     let mut builder = SessionStateBuilder::new()
         .with_config(config)

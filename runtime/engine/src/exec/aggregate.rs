@@ -40,6 +40,7 @@ use kernels::launch::{AggregateRun, Number, RunCounts, Totals};
 
 use super::dictionary::Dictionary;
 use super::{Device, finish};
+use crate::error::Error;
 use crate::report::{Fallback, FallbackTime, PipelineReport, Reason};
 
 /// Rows gathered before a launch: enough to fill a device, little enough that
@@ -85,6 +86,8 @@ pub struct GpuAggregateExec {
     key_dictionaries: Vec<Option<usize>>,
     outputs: Vec<Output>,
     operators: Vec<String>,
+    /// Whether the CPU subtree may run when the device cannot go on.
+    allow_fallback: bool,
     properties: Arc<PlanProperties>,
     outcome: Arc<Mutex<Option<Outcome>>>,
 }
@@ -102,6 +105,7 @@ impl GpuAggregateExec {
         key_dictionaries: Vec<Option<usize>>,
         outputs: Vec<Output>,
         operators: Vec<String>,
+        allow_fallback: bool,
     ) -> GpuAggregateExec {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(original.schema()),
@@ -118,6 +122,7 @@ impl GpuAggregateExec {
             key_dictionaries,
             outputs,
             operators,
+            allow_fallback,
             properties: Arc::new(properties),
             outcome: Arc::new(Mutex::new(None)),
         }
@@ -199,6 +204,7 @@ impl ExecutionPlan for GpuAggregateExec {
             self.key_dictionaries.clone(),
             self.outputs.clone(),
             self.operators.clone(),
+            self.allow_fallback,
         )))
     }
 
@@ -225,6 +231,7 @@ impl ExecutionPlan for GpuAggregateExec {
         let job = self.job();
         let original = Arc::clone(&self.original);
         let outcome = Arc::clone(&self.outcome);
+        let allow_fallback = self.allow_fallback;
         let schema = self.schema();
         let stream = futures::stream::once(async move {
             match job.run(Arc::clone(&context)).await {
@@ -233,6 +240,16 @@ impl ExecutionPlan for GpuAggregateExec {
                     Ok(futures::stream::iter([Ok(batch)]).boxed())
                 }
                 Err(Failure::User(error)) => Err(error),
+                Err(Failure::Device(reason)) if !allow_fallback => {
+                    let what = format!(
+                        "{} cannot run on the GPU: {}",
+                        original.name(),
+                        reason.message
+                    );
+                    Err(DataFusionError::External(Box::new(
+                        Error::FallbackRefused { what },
+                    )))
+                }
                 Err(Failure::Device(reason)) => {
                     let fallback = Fallback {
                         node: original.name().to_string(),
@@ -275,13 +292,21 @@ impl From<DataFusionError> for Failure {
 
 impl From<kernels::error::Error> for Failure {
     fn from(error: kernels::error::Error) -> Failure {
-        use kernels::error::Error;
+        use arrow::error::ArrowError;
+        use kernels::error::{Error, Fault};
+        let user = |error| Failure::User(DataFusionError::ArrowError(Box::new(error), None));
         let code = match &error {
-            Error::DataFault(_) | Error::Arrow(_) => {
-                return Failure::User(DataFusionError::ArrowError(
-                    Box::new(arrow::error::ArrowError::ComputeError(error.to_string())),
-                    None,
-                ));
+            Error::DataFault(data) => {
+                return user(match data.fault {
+                    Fault::DivisionByZero => ArrowError::DivideByZero,
+                    Fault::IntegerOverflow | Fault::DecimalOverflow | Fault::CastOverflow => {
+                        ArrowError::ArithmeticOverflow(data.fault.to_string())
+                    }
+                    _ => ArrowError::ComputeError(data.fault.to_string()),
+                });
+            }
+            Error::Arrow(ArrowError::ArithmeticOverflow(detail)) => {
+                return user(ArrowError::ArithmeticOverflow(detail.clone()));
             }
             Error::OutOfMemory(_) => "out-of-device-memory",
             Error::Unsupported(_) => "unsupported-at-run-time",
@@ -329,7 +354,7 @@ impl Job {
             .collect();
         let mut report = PipelineReport {
             operators: self.operators.clone(),
-            device: device_name(device),
+            device: device.name(),
             ..PipelineReport::default()
         };
         let mut pending: Vec<RecordBatch> = Vec::new();
@@ -476,14 +501,6 @@ fn encode(
         columns,
         &options,
     )?)
-}
-
-fn device_name(device: &Device) -> String {
-    let info = device.gpu.info();
-    match info.target {
-        kernels::gpu::Target::Host => "host".to_string(),
-        kernels::gpu::Target::Cuda => format!("cuda:{} {}", info.ordinal, info.name),
-    }
 }
 
 fn add_counts(report: &mut PipelineReport, counts: RunCounts) {

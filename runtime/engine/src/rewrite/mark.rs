@@ -18,6 +18,8 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use kernels::ir::{Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Type};
 
 use crate::exec::Output;
+use crate::guard::extremes::Extreme;
+use crate::guard::sum::CheckedSum;
 use crate::lower::{Inputs, lower};
 use crate::report::Reason;
 
@@ -239,13 +241,13 @@ fn lower_call(
     };
     let inner = function.fun().inner();
     let is_average = inner.is::<Avg>();
-    let kind = if is_average || inner.is::<Sum>() {
+    let kind = if is_average || inner.is::<Sum>() || inner.is::<CheckedSum>() {
         Function::Sum
     } else if inner.is::<Count>() {
         Function::Count
-    } else if inner.is::<Min>() {
+    } else if inner.is::<Min>() || (inner.is::<Extreme>() && name == "min") {
         Function::Min
-    } else if inner.is::<Max>() {
+    } else if inner.is::<Max>() || (inner.is::<Extreme>() && name == "max") {
         Function::Max
     } else {
         return Err(refused(

@@ -17,14 +17,17 @@ use crate::report::{Fallback, FallbackTime, Reason};
 #[derive(Debug)]
 pub struct GpuRewrite {
     device: Device,
+    allow_fallback: bool,
     refused: Mutex<Vec<Fallback>>,
 }
 
 impl GpuRewrite {
-    /// A rule that places pipelines on this device.
-    pub fn new(device: Device) -> GpuRewrite {
+    /// A rule that places pipelines on this device. Without `allow_fallback` a node
+    /// whose device cannot go on fails instead of running its CPU subtree.
+    pub fn new(device: Device, allow_fallback: bool) -> GpuRewrite {
         GpuRewrite {
             device,
+            allow_fallback,
             refused: Mutex::new(Vec::new()),
         }
     }
@@ -55,6 +58,7 @@ impl GpuRewrite {
             candidate.key_dictionaries,
             candidate.outputs,
             candidate.operators,
+            self.allow_fallback,
         ));
         // What is above may rely on rows being spread by their key.
         let node = match plan.output_partitioning() {

@@ -1,0 +1,91 @@
+//! Right answers where DataFusion 55 gives wrong ones without saying so.
+//!
+//! Each file is one kind of wrong answer. It either makes the answer right or
+//! refuses the query with a reason; nothing here makes a query faster. In the
+//! order in which a query meets them:
+//!
+//! 1. [`statement`]: before planning, on the parsed text: what the planner would
+//!    drop or read differently from what is written.
+//! 2. [`not_in`]: right after analysis, while subqueries are still expressions
+//!    and NULLs can still be told apart.
+//! 3. [`floats`]: after `not_in`, so that the comparisons it makes are covered:
+//!    one zero, one NaN, and NaN sorts last.
+//! 4. [`arithmetic`]: last in the analysis, before constants are folded; then back
+//!    to plain nodes, now checked, as the first physical rule, so that every
+//!    physical rule sees plain arithmetic.
+//! 5. [`sum`] and [`extremes`]: the aggregate functions, at run time.
+
+pub mod arithmetic;
+pub mod extremes;
+pub mod floats;
+pub mod not_in;
+pub mod statement;
+pub mod sum;
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{DFSchema, Result};
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan};
+use datafusion::optimizer::analyzer::Analyzer;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+
+/// Puts every guard into a session. Call it after the default features and
+/// before any rule that must see the guarded plan.
+pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
+    let mut analyzer = Analyzer::new();
+    analyzer.rules.push(Arc::new(not_in::RightNotIn));
+    analyzer.rules.push(Arc::new(floats::OneZeroOneNan));
+    analyzer.rules.push(Arc::new(arithmetic::MarkChecked));
+
+    let mut physical: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
+        vec![Arc::new(arithmetic::UseChecked)];
+    physical.extend(PhysicalOptimizer::new().rules);
+
+    builder
+        .with_analyzer_rules(analyzer.rules)
+        .with_physical_optimizer_rules(physical)
+}
+
+/// The aggregate functions that replace DataFusion's of the same name.
+pub fn aggregates() -> Vec<Arc<AggregateUDF>> {
+    vec![
+        Arc::new(AggregateUDF::new_from_impl(sum::CheckedSum::new())),
+        Arc::new(AggregateUDF::new_from_impl(extremes::Extreme::max())),
+        Arc::new(AggregateUDF::new_from_impl(extremes::Extreme::min())),
+    ]
+}
+
+/// The schema that a node's expressions are typed against.
+fn input_schema(plan: &LogicalPlan) -> Result<DFSchema> {
+    let mut schema = DFSchema::empty();
+    for input in plan.inputs() {
+        schema.merge(input.schema());
+    }
+    if let LogicalPlan::TableScan(scan) = plan {
+        schema.merge(&DFSchema::try_from_qualified_schema(
+            scan.table_name.clone(),
+            &scan.source.schema(),
+        )?);
+    }
+    Ok(schema)
+}
+
+/// Rewrites every expression of a plan and of its subqueries; columns keep their names.
+fn map_expressions(
+    plan: LogicalPlan,
+    rewrite: impl Fn(Expr, &DFSchema) -> Result<Transformed<Expr>>,
+) -> Result<Transformed<LogicalPlan>> {
+    plan.transform_up_with_subqueries(|plan| {
+        let schema = input_schema(&plan)?;
+        let names = NamePreserver::new(&plan);
+        plan.map_expressions(|expr| {
+            let name = names.save(&expr);
+            Ok(rewrite(expr, &schema)?.update_data(|expr| name.restore(expr)))
+        })?
+        .map_data(LogicalPlan::recompute_schema)
+    })
+}

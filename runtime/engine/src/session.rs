@@ -1,0 +1,891 @@
+//! One session for one batch: tables in, stages run in order, reports out.
+
+mod names;
+mod script;
+
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::MemTable;
+use datafusion::common::{DataFusionError, ParamValues, TableReference};
+use datafusion::config::Dialect as SqlDialect;
+use datafusion::datasource::ViewTable;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::object_store::ObjectStore;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures::{FutureExt, StreamExt};
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::exec::Device;
+use crate::explain;
+use crate::guard;
+use crate::guard::statement::Role;
+use crate::memory::Budget;
+use crate::report::{OutputReport, SourceReport, StageReport, StatementReport};
+use crate::rewrite::GpuRewrite;
+use crate::settings::{
+    CsvOptions, Dialect, FallbackPolicy, Format, Output, OutputFormat, Settings, Stage,
+    StorageOptions, Table,
+};
+use crate::sinks::{self, Sink, WriteError};
+use crate::sources::{self, Location};
+use crate::tpch;
+use script::Statement;
+
+/// A rule that rewrites the physical plan.
+pub type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
+
+/// What a stage would do. Nothing has been executed.
+#[derive(Debug)]
+pub struct StagePlan {
+    /// The plan of the result, as the statement says it.
+    pub logical: LogicalPlan,
+    /// The plan that would be executed.
+    pub physical: Arc<dyn ExecutionPlan>,
+}
+
+/// What a stage did.
+#[derive(Debug)]
+pub struct StageRun {
+    /// The account of it.
+    pub report: StageReport,
+    /// The plan that was executed; its nodes carry their metrics.
+    pub plan: Arc<dyn ExecutionPlan>,
+}
+
+/// How far a stage has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The statement of this number, from 0, has started.
+    Statement(usize),
+    /// The result has this many rows so far.
+    Rows(u64),
+    /// All rows are written; they are being made visible.
+    Publishing,
+}
+
+/// The tables, settings and budgets of one batch.
+pub struct Session {
+    context: SessionContext,
+    settings: Settings,
+    budget: Arc<Budget>,
+    /// The storage that is open, and by which options it was opened.
+    opened: Mutex<HashMap<String, Option<String>>>,
+    /// Where the files of each table are, for reports.
+    places: Mutex<Vec<(String, String)>>,
+    /// The tables that the batch names.
+    inputs: Mutex<HashSet<String>>,
+    /// Memory of results that are kept for later stages.
+    held: Mutex<HashMap<String, MemoryReservation>>,
+    /// Whether a plan with a node that computes on the CPU is an error.
+    refuses_cpu_nodes: bool,
+}
+
+impl Session {
+    /// A session that runs everything on the CPU.
+    pub fn new(settings: Settings) -> Result<Self> {
+        Self::with_rules(settings, Vec::new())
+    }
+
+    /// A session that runs on this device what it can, and the rest as
+    /// `settings.fallback` says.
+    pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
+        let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
+        let rule = GpuRewrite::new(device, allow_fallback);
+        let mut session = Self::with_rules(settings, vec![Arc::new(rule)])?;
+        session.refuses_cpu_nodes = !allow_fallback;
+        Ok(session)
+    }
+
+    /// A session whose physical plans also go through `rules`, after all others.
+    pub fn with_rules(settings: Settings, rules: Vec<Rule>) -> Result<Self> {
+        let budget = Arc::new(Budget::new(settings.memory_limit_bytes));
+        let state = state(&settings, &budget, rules)?;
+        let context = SessionContext::new_with_state(state);
+        Ok(Self {
+            context,
+            settings,
+            budget,
+            opened: Mutex::default(),
+            places: Mutex::default(),
+            inputs: Mutex::default(),
+            held: Mutex::default(),
+            refuses_cpu_nodes: false,
+        })
+    }
+
+    /// DataFusion's view of the session, to register functions.
+    pub fn context(&self) -> &SessionContext {
+        &self.context
+    }
+
+    /// What the session was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The memory budget.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Looks at tables and makes them readable.
+    pub async fn register_tables(&self, tables: &[Table]) -> Result<()> {
+        for table in tables {
+            self.register_table(table).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at one table and makes it readable.
+    pub async fn register_table(&self, table: &Table) -> Result<()> {
+        self.attach(table).await?;
+        self.inputs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(table.name.clone());
+        Ok(())
+    }
+
+    /// Results may replace one another, but not a table that the batch names.
+    fn check_name(&self, name: &str) -> Result<()> {
+        if self
+            .inputs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(name)
+        {
+            return Err(Error::Query {
+                message: format!(
+                    "`{name}` is a table of this batch; give the stage or view another name"
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    async fn attach(&self, table: &Table) -> Result<()> {
+        let (location, table) = match table.location.strip_prefix("tpch://") {
+            Some(what) => {
+                let directory = self.generated(&table.location, what).await?;
+                let location = format!("{}/", directory.display());
+                (
+                    Location::parse(&location)?,
+                    Table {
+                        format: Format::Parquet,
+                        ..table.clone()
+                    },
+                )
+            }
+            None => (Location::parse(&table.location)?, table.clone()),
+        };
+        self.open_storage(&location, table.storage.as_deref())?;
+        let source = sources::open(
+            &table,
+            location,
+            &self.context.state(),
+            self.settings.reader_threads,
+        )
+        .await?;
+        let place = source.location.prefix.to_string();
+        self.places
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((table.name.clone(), place));
+        self.replace_table(&table.name, source.provider)
+    }
+
+    /// The directory of a generated table, made if need be.
+    async fn generated(&self, location: &str, what: &str) -> Result<std::path::PathBuf> {
+        let bad = || Error::Location {
+            location: location.to_owned(),
+            problem: "write tpch://SCALE/TABLE, such as tpch://1/lineitem".into(),
+        };
+        let (scale, table) = what.split_once('/').ok_or_else(bad)?;
+        let scale_factor: f64 = scale.parse().map_err(|_| bad())?;
+        let directory = self
+            .settings
+            .cache_dir
+            .join("tpch")
+            .join(format!("sf{scale_factor}"));
+        let (table, threads) = (
+            table.trim_end_matches('/').to_owned(),
+            self.settings.compute_threads,
+        );
+        tokio::task::spawn_blocking(move || {
+            tpch::generate_table(scale_factor, &table, &directory, threads, &|progress| {
+                tracing::debug!(?progress, "generating");
+            })
+        })
+        .await
+        .map_err(|error| Error::Internal {
+            message: error.to_string(),
+        })?
+    }
+
+    fn open_storage(
+        &self,
+        location: &Location,
+        name: Option<&str>,
+    ) -> Result<Arc<dyn ObjectStore>> {
+        let key = location.root.to_string();
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = &self.context.runtime_env().object_store_registry;
+        if let Some(with) = opened.get(&key) {
+            if with.as_deref() != name {
+                return Err(Error::StorageSettings {
+                    location: location.written.clone(),
+                    problem:
+                        "the bucket is used with other storage options elsewhere in this batch"
+                            .into(),
+                });
+            }
+            return registry
+                .get_store(&location.root)
+                .map_err(|error| self.error(&error));
+        }
+        let options: Option<&StorageOptions> = match name {
+            None => None,
+            Some(name) => Some(
+                self.settings
+                    .storage
+                    .iter()
+                    .find(|options| options.name == name)
+                    .ok_or_else(|| Error::StorageSettings {
+                        location: location.written.clone(),
+                        problem: format!("there are no storage options called `{name}`"),
+                    })?,
+            ),
+        };
+        let store = sources::store::open(location, options, self.settings.reader_threads)?;
+        registry.register_store(&location.root, Arc::clone(&store));
+        opened.insert(key, name.map(str::to_owned));
+        Ok(store)
+    }
+
+    fn error(&self, error: &DataFusionError) -> Error {
+        Error::from_datafusion(error, self.settings.memory_limit_bytes)
+    }
+
+    /// Plans a stage without executing anything. Its name, and the names that its
+    /// statements define, stand for views from then on, so that later stages can be
+    /// planned too.
+    pub async fn plan_stage(&self, stage: &Stage) -> Result<StagePlan> {
+        let planned = async {
+            self.check_name(&stage.name)?;
+            let mut result = None;
+            for statement in self.parse(stage)? {
+                let logical = self.plan_statement(&statement, stage).await?;
+                match defined(&logical) {
+                    Some((name, input)) => {
+                        self.check_name(name.table())?;
+                        self.register_view(&name, input.clone())?;
+                    }
+                    None => result = Some(logical),
+                }
+            }
+            let logical = result.ok_or(Error::NoStatement)?;
+            let physical = self.physical(&logical).await?;
+            self.register_view(&TableReference::bare(stage.name.as_str()), logical.clone())?;
+            Ok(StagePlan { logical, physical })
+        };
+        caught(planned)
+            .await
+            .map_err(|error: Error| error.in_stage(&stage.name))
+    }
+
+    /// Runs a stage. When it fails or is cancelled, its output shows nothing of it.
+    pub async fn run_stage(
+        &self,
+        stage: &Stage,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+        cancel: &Cancel,
+    ) -> Result<StageRun> {
+        let mut sink = None;
+        let ran = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(Error::Cancelled),
+            ran = caught(self.run(stage, progress, &mut sink)) => ran,
+        };
+        let run = match ran {
+            Ok(run) => run,
+            Err(error) => {
+                if let Some(sink) = sink {
+                    give_up(sink).await;
+                }
+                return Err(error.in_stage(&stage.name));
+            }
+        };
+        if let (Some(sink), Some(output)) = (sink, &stage.output) {
+            progress(Progress::Publishing);
+            self.publish(stage, sink, output, &run)
+                .await
+                .map_err(|error| error.in_stage(&stage.name))?;
+        }
+        Ok(run)
+    }
+
+    async fn run(
+        &self,
+        stage: &Stage,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+        sink: &mut Option<Arc<Sink>>,
+    ) -> Result<StageRun> {
+        let started = Instant::now();
+        self.budget.reset_peak();
+        self.check_name(&stage.name)?;
+        let target = match &stage.output {
+            Some(output) => {
+                let location = Location::parse(&output.location)?;
+                let store = self.open_storage(&location, output.storage.as_deref())?;
+                sinks::check(output, &location, store.as_ref()).await?;
+                Some((output, location, store))
+            }
+            None => None,
+        };
+        let mut report = StageReport {
+            stage: stage.name.clone(),
+            statements: Vec::new(),
+            output: None,
+            rows: 0,
+            elapsed_ms: 0,
+            peak_memory_bytes: 0,
+            spilled_bytes: 0,
+            preview: Vec::new(),
+        };
+        let statements = self.parse(stage)?;
+        let last_query = statements
+            .iter()
+            .rposition(|statement| statement.role == Role::Query)
+            .ok_or(Error::NoStatement)?;
+        let mut plan = None;
+        for (index, statement) in statements.iter().enumerate() {
+            progress(Progress::Statement(index));
+            let statement_started = Instant::now();
+            let logical = self.plan_statement(statement, stage).await?;
+            let mut done = StatementReport {
+                sql: statement.text.clone(),
+                rows: 0,
+                elapsed_ms: 0,
+                sources: Vec::new(),
+            };
+            if let Some((name, input)) = defined(&logical) {
+                self.check_name(name.table())?;
+                if matches!(logical, LogicalPlan::Ddl(DdlStatement::CreateView(_))) {
+                    self.register_view(&name, input.clone())?;
+                } else {
+                    let (physical, kept) = self.collect(input, None, &|_| {}).await?;
+                    done.rows = kept.n_rows;
+                    done.sources = self.sources_of(&physical);
+                    report.spilled_bytes += spilled(&physical);
+                    self.hold(&name, kept)?;
+                }
+            } else if index != last_query {
+                let (physical, kept) = self.collect(&logical, Some(0), &|_| {}).await?;
+                done.rows = kept.n_rows;
+                done.sources = self.sources_of(&physical);
+            } else {
+                let on_rows = |rows| progress(Progress::Rows(rows));
+                let physical = match &target {
+                    Some((output, location, store)) => {
+                        let physical = self.physical(&logical).await?;
+                        sinks::check_columns(output, physical.schema().as_ref())?;
+                        let created =
+                            Arc::new(Sink::create(output, location.clone(), Arc::clone(store))?);
+                        *sink = Some(Arc::clone(&created));
+                        let written = self.write(&created, &physical, &on_rows).await?;
+                        report.rows = written.rows;
+                        report.output = Some(written);
+                        physical
+                    }
+                    None => {
+                        let name = TableReference::bare(stage.name.as_str());
+                        let limit = self.settings.memory_limit_bytes / 8;
+                        let (physical, kept) =
+                            self.collect(&logical, Some(limit), &on_rows).await?;
+                        report.rows = kept.n_rows;
+                        report.preview = preview(&kept.batches, self.settings.preview_rows);
+                        if kept.is_complete {
+                            self.hold(&name, kept)?;
+                        } else {
+                            self.register_view(&name, logical)?;
+                        }
+                        physical
+                    }
+                };
+                done.rows = report.rows;
+                done.sources = self.sources_of(&physical);
+                report.spilled_bytes += spilled(&physical);
+                plan = Some(physical);
+            }
+            done.elapsed_ms = statement_started.elapsed().as_millis() as u64;
+            report.statements.push(done);
+        }
+        report.elapsed_ms = started.elapsed().as_millis() as u64;
+        report.peak_memory_bytes = self.budget.peak_bytes();
+        let plan = plan.ok_or(Error::NoStatement)?;
+        Ok(StageRun { report, plan })
+    }
+
+    /// Makes a written output visible, and readable by later stages.
+    async fn publish(
+        &self,
+        stage: &Stage,
+        sink: Arc<Sink>,
+        output: &Output,
+        run: &StageRun,
+    ) -> Result<()> {
+        let sink = Arc::into_inner(sink).ok_or_else(|| Error::Internal {
+            message: "the output is still being written".into(),
+        })?;
+        sink.publish().await?;
+        let schema = run.plan.schema();
+        let is_partition = |name: &str| output.partition_by.iter().any(|column| column == name);
+        let (partitions, data): (Vec<_>, Vec<_>) = schema
+            .fields()
+            .iter()
+            .cloned()
+            .partition(|field| is_partition(field.name()));
+        let format = match output.format {
+            OutputFormat::Parquet => Format::Parquet,
+            OutputFormat::Csv => Format::Csv(CsvOptions::default()),
+            OutputFormat::Json => Format::Json,
+        };
+        let data = datafusion::arrow::datatypes::Schema::new(data);
+        let table = Table {
+            name: stage.name.clone(),
+            location: format!("{}/", output.location.trim_end_matches('/')),
+            format,
+            schema: Some(Arc::new(data)),
+            partition_columns: output
+                .partition_by
+                .iter()
+                .filter_map(|name| partitions.iter().find(|field| field.name() == name))
+                .map(|field| (field.name().clone(), field.data_type().clone()))
+                .collect(),
+            storage: output.storage.clone(),
+        };
+        match self.attach(&table).await {
+            // A result without rows in JSON is a file without bytes, which is no data file.
+            Err(Error::NoFiles { .. }) => self.register_empty(&table.name, schema),
+            other => other,
+        }
+    }
+
+    fn register_empty(&self, name: &str, schema: SchemaRef) -> Result<()> {
+        let empty = MemTable::try_new(schema, vec![vec![]]).map_err(|error| self.error(&error))?;
+        self.replace_table(name, Arc::new(empty))
+    }
+
+    fn replace_table(
+        &self,
+        name: &str,
+        provider: Arc<dyn datafusion::catalog::TableProvider>,
+    ) -> Result<()> {
+        self.replace_reference(&TableReference::bare(name), provider)
+    }
+
+    fn replace_reference(
+        &self,
+        name: &TableReference,
+        provider: Arc<dyn datafusion::catalog::TableProvider>,
+    ) -> Result<()> {
+        self.context
+            .deregister_table(name.clone())
+            .map_err(|error| self.error(&error))?;
+        self.context
+            .register_table(name.clone(), provider)
+            .map_err(|error| self.error(&error))?;
+        Ok(())
+    }
+
+    fn register_view(&self, name: &TableReference, plan: LogicalPlan) -> Result<()> {
+        self.replace_reference(name, Arc::new(ViewTable::new(plan, None)))
+    }
+
+    fn hold(&self, name: &TableReference, kept: Kept) -> Result<()> {
+        let table = MemTable::try_new(kept.schema, vec![kept.batches])
+            .map_err(|error| self.error(&error))?;
+        self.replace_reference(name, Arc::new(table))?;
+        self.held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.to_string(), kept.memory);
+        Ok(())
+    }
+
+    fn parse(&self, stage: &Stage) -> Result<Vec<Statement>> {
+        script::parse(&stage.sql, self.settings.dialect)
+    }
+
+    /// A statement's plan with its parameters bound.
+    async fn plan_statement(&self, statement: &Statement, stage: &Stage) -> Result<LogicalPlan> {
+        let state = self.context.state();
+        let logical = match state.statement_to_plan(statement.parsed.clone()).await {
+            Ok(logical) => logical,
+            Err(error) => {
+                return Err(match names::unknown(&statement.parsed, &self.context) {
+                    Some(unknown) => unknown,
+                    None => self.error(&error),
+                });
+            }
+        };
+        let wanted = logical
+            .get_parameter_names()
+            .map_err(|error| self.error(&error))?;
+        for name in &wanted {
+            let bare = name.trim_start_matches('$');
+            if !stage.parameters.iter().any(|(known, _)| known == bare) {
+                let known = stage.parameters.iter().map(|(known, _)| known.as_str());
+                let hint = crate::error::nearest(bare, known)
+                    .map(|near| format!("; did you mean `${near}`?"));
+                return Err(Error::Parameter {
+                    name: bare.to_owned(),
+                    problem: format!("has no value{}", hint.unwrap_or_default()),
+                });
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(logical);
+        }
+        let values: Vec<(&str, datafusion::scalar::ScalarValue)> = stage
+            .parameters
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone()))
+            .collect();
+        logical
+            .with_param_values(ParamValues::from(values))
+            .map_err(|error| self.error(&error))
+    }
+
+    async fn physical(&self, logical: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = self
+            .context
+            .state()
+            .create_physical_plan(logical)
+            .await
+            .map_err(|error| self.error(&error))?;
+        if self.refuses_cpu_nodes {
+            let kept = explain::planned_fallbacks(&plan);
+            if !kept.is_empty() {
+                let reasons: Vec<String> = kept
+                    .iter()
+                    .map(|kept| format!("{}: {}", kept.node, kept.reason.message))
+                    .collect();
+                let what = format!("not everything can run on the GPU ({})", reasons.join("; "));
+                return Err(Error::FallbackRefused { what });
+            }
+        }
+        Ok(plan)
+    }
+
+    fn stream(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<SendableRecordBatchStream> {
+        execute_stream(Arc::clone(plan), self.context.task_ctx())
+            .map_err(|error| self.error(&error))
+    }
+
+    /// Executes a plan and keeps its rows in memory: all of them, or as many as fit
+    /// `limit_bytes` (and then at least the preview).
+    async fn collect(
+        &self,
+        logical: &LogicalPlan,
+        limit_bytes: Option<u64>,
+        on_rows: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<(Arc<dyn ExecutionPlan>, Kept)> {
+        let physical = self.physical(logical).await?;
+        let mut batches = self.stream(&physical)?;
+        let pool: Arc<dyn MemoryPool> = Arc::<Budget>::clone(&self.budget);
+        let mut kept = Kept {
+            schema: physical.schema(),
+            batches: Vec::new(),
+            n_rows: 0,
+            is_complete: true,
+            memory: MemoryConsumer::new("kept result").register(&pool),
+        };
+        while let Some(batch) = batches.next().await {
+            let batch = batch.map_err(|error| self.error(&error))?;
+            kept.n_rows += batch.num_rows() as u64;
+            on_rows(kept.n_rows);
+            if !kept.is_complete {
+                continue;
+            }
+            let size = batch.get_array_memory_size();
+            let fits = limit_bytes.is_none_or(|limit| (kept.memory.size() + size) as u64 <= limit);
+            match (fits, limit_bytes) {
+                (true, None) => kept
+                    .memory
+                    .try_grow(size)
+                    .map_err(|error| self.error(&error))?,
+                (true, Some(_)) if kept.memory.try_grow(size).is_ok() => {}
+                _ => {
+                    kept.is_complete = false;
+                    kept.batches.push(batch);
+                    kept.batches = preview(&kept.batches, self.settings.preview_rows);
+                    kept.memory.free();
+                    continue;
+                }
+            }
+            kept.batches.push(batch);
+        }
+        Ok((physical, kept))
+    }
+
+    async fn write(
+        &self,
+        sink: &Arc<Sink>,
+        plan: &Arc<dyn ExecutionPlan>,
+        on_rows: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<OutputReport> {
+        let pool: Arc<dyn MemoryPool> = Arc::<Budget>::clone(&self.budget);
+        let is_ordered = plan.output_ordering().is_some();
+        let n_rows = std::sync::atomic::AtomicU64::new(0);
+        let count = |rows: u64| {
+            on_rows(n_rows.fetch_add(rows, std::sync::atomic::Ordering::Relaxed) + rows);
+        };
+        sink.write(
+            self.stream(plan)?,
+            is_ordered,
+            self.settings.compute_threads,
+            &pool,
+            &count,
+        )
+        .await
+        .map_err(|error| match error {
+            WriteError::Plan(error) => self.error(&error),
+            WriteError::Sink(error) => error,
+        })
+    }
+
+    /// What the scans of an executed plan read.
+    fn sources_of(&self, plan: &Arc<dyn ExecutionPlan>) -> Vec<SourceReport> {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources: Vec<SourceReport> = Vec::new();
+        visit(plan, &mut |node| {
+            let Some(scan) = node.downcast_ref::<DataSourceExec>() else {
+                return;
+            };
+            let Some(files) = scan.data_source().downcast_ref::<FileScanConfig>() else {
+                return;
+            };
+            let Some(file) = files
+                .file_groups
+                .iter()
+                .flat_map(|group| group.files())
+                .next()
+            else {
+                return;
+            };
+            let path = file.object_meta.location.as_ref();
+            let table = places
+                .iter()
+                .rev()
+                .filter(|(_, place)| path.starts_with(place.as_str()))
+                .max_by_key(|(_, place)| place.len())
+                .map_or_else(|| path.to_owned(), |(table, _)| table.clone());
+            let metrics = node.metrics().unwrap_or_default();
+            let rows = metrics.output_rows().unwrap_or(0) as u64;
+            let bytes = metrics
+                .sum_by_name("bytes_scanned")
+                .map_or(0, |value| value.as_usize() as u64);
+            match sources.iter_mut().find(|source| source.table == table) {
+                Some(source) => {
+                    source.rows += rows;
+                    source.bytes += bytes;
+                }
+                None => sources.push(SourceReport { table, rows, bytes }),
+            }
+        });
+        sources
+    }
+}
+
+/// Aborts an output once its writers, which were told to stop, have let go of it.
+async fn give_up(mut sink: Arc<Sink>) {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+    let asked = Instant::now();
+    loop {
+        match Arc::try_unwrap(sink) {
+            Ok(sink) => return sink.abort().await,
+            Err(shared) if asked.elapsed() < PATIENCE => sink = shared,
+            // The last writer to go removes the hidden files.
+            Err(_) => return,
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+/// A result in memory.
+struct Kept {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    n_rows: u64,
+    is_complete: bool,
+    memory: MemoryReservation,
+}
+
+fn preview(batches: &[RecordBatch], n_rows_max: usize) -> Vec<RecordBatch> {
+    let mut left = n_rows_max;
+    let mut first = Vec::new();
+    for batch in batches {
+        let n_rows = batch.num_rows().min(left);
+        if n_rows > 0 {
+            first.push(batch.slice(0, n_rows));
+        }
+        left -= n_rows;
+    }
+    first
+}
+
+/// The name that a statement defines, and the query behind it.
+fn defined(plan: &LogicalPlan) -> Option<(TableReference, &LogicalPlan)> {
+    match plan {
+        LogicalPlan::Ddl(DdlStatement::CreateView(view)) => Some((view.name.clone(), &view.input)),
+        LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(table)) => {
+            Some((table.name.clone(), &table.input))
+        }
+        _ => None,
+    }
+}
+
+fn visit(plan: &Arc<dyn ExecutionPlan>, each: &mut dyn FnMut(&Arc<dyn ExecutionPlan>)) {
+    fn walk(
+        plan: &Arc<dyn ExecutionPlan>,
+        seen: &mut HashSet<*const ()>,
+        each: &mut dyn FnMut(&Arc<dyn ExecutionPlan>),
+    ) {
+        if seen.insert(Arc::as_ptr(plan).cast()) {
+            each(plan);
+            for child in plan.children() {
+                walk(child, seen, each);
+            }
+        }
+    }
+    walk(plan, &mut HashSet::new(), each);
+}
+
+fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let mut n_bytes = 0;
+    visit(plan, &mut |node| {
+        n_bytes += node
+            .metrics()
+            .and_then(|metrics| metrics.spilled_bytes())
+            .unwrap_or(0) as u64;
+    });
+    n_bytes
+}
+
+/// Turns a panic of this task, or of one that it waits for, into an error.
+async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let message = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "a panic without a message".into());
+            tracing::error!(message, "a task panicked");
+            Err(Error::Internal { message })
+        }
+    }
+}
+
+fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<SessionState> {
+    let failed =
+        |error: DataFusionError| Error::from_datafusion(&error, settings.memory_limit_bytes);
+    let nonzero = |value: usize| value.max(1);
+
+    // A fixed order of additions needs one partition.
+    let n_partitions = if settings.deterministic {
+        1
+    } else {
+        nonzero(settings.compute_threads)
+    };
+    let mut config = SessionConfig::new()
+        .with_target_partitions(n_partitions)
+        .with_batch_size(nonzero(settings.batch_size))
+        .with_information_schema(false)
+        .with_collect_statistics(true);
+    let mut set = |key: &str, value: &str| config.options_mut().set(key, value).map_err(failed);
+    // Plain strings everywhere: one layout for the CPU, the GPU and user functions.
+    set(
+        "datafusion.execution.parquet.schema_force_view_types",
+        "false",
+    )?;
+    set(
+        "datafusion.sql_parser.map_string_types_to_utf8view",
+        "false",
+    )?;
+    // INT96 in nanoseconds ends in the year 2262; in microseconds it holds every date.
+    set("datafusion.execution.parquet.coerce_int96", "us")?;
+    set(
+        "datafusion.execution.meta_fetch_concurrency",
+        &nonzero(settings.reader_threads).to_string(),
+    )?;
+    set(
+        "datafusion.execution.planning_concurrency",
+        &nonzero(settings.compute_threads).to_string(),
+    )?;
+    set(
+        "datafusion.sql_parser.default_null_ordering",
+        match settings.dialect {
+            Dialect::Generic | Dialect::PostgreSql => "nulls_max",
+            Dialect::DuckDb => "nulls_last",
+            Dialect::Spark => "nulls_min",
+        },
+    )?;
+    config.options_mut().sql_parser.dialect = match settings.dialect {
+        Dialect::Generic => SqlDialect::Generic,
+        Dialect::PostgreSql => SqlDialect::PostgreSQL,
+        Dialect::DuckDb => SqlDialect::DuckDB,
+        Dialect::Spark => SqlDialect::Spark,
+    };
+
+    let spill = match &settings.spill_directory {
+        Some(directory) => {
+            std::fs::create_dir_all(directory)
+                .map_err(|error| Error::io(format!("creating {}", directory.display()), error))?;
+            DiskManagerMode::Directories(vec![directory.clone()])
+        }
+        None => DiskManagerMode::OsTmpDirectory,
+    };
+    let disk = DiskManagerBuilder::default()
+        .with_mode(spill)
+        .with_max_temp_directory_size(settings.spill_limit_bytes);
+    let pool: Arc<dyn MemoryPool> = Arc::<Budget>::clone(budget);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(pool)
+        .with_disk_manager_builder(disk)
+        // Stages write where later stages read, so a listing must not be remembered.
+        .with_object_list_cache_limit(0)
+        .build_arc()
+        .map_err(failed)?;
+
+    let builder = SessionStateBuilder::new()
+        .with_config(config)
+        .with_runtime_env(runtime)
+        .with_default_features();
+    let mut builder = guard::install(builder);
+    for rule in rules {
+        builder = builder.with_physical_optimizer_rule(rule);
+    }
+    let mut state = builder.build();
+    for function in guard::aggregates() {
+        datafusion::execution::FunctionRegistry::register_udaf(&mut state, function)
+            .map_err(failed)?;
+    }
+    Ok(state)
+}

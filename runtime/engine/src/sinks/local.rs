@@ -1,0 +1,353 @@
+//! Outputs on this machine's file system.
+//!
+//! ```text
+//! out/                              what readers see
+//! .out.warpline-4f1c/               being written by a run
+//! .out.warpline-4f1c.lock           held by that run while it lives
+//! .out.warpline-4f1c.commit/        an append that is moving its files in
+//! ```
+//!
+//! A new output and an overwrite become visible by one rename. An append moves its
+//! files in one by one; a run that is killed in between is completed by the next
+//! writer, never undone.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::settings::WriteMode;
+
+const MARK: &str = ".warpline-";
+
+/// A directory that no reader sees, and where its files go.
+#[derive(Debug)]
+pub struct Staging {
+    written: String,
+    target: PathBuf,
+    staging: PathBuf,
+    lock_path: PathBuf,
+    /// Locked while this run lives; the system lets go of it when the run dies.
+    _lock: File,
+    is_published: bool,
+}
+
+fn doing(what: &str, path: &Path) -> String {
+    format!("{what} {}", path.display())
+}
+
+/// Fails if the output is there and must not be.
+pub fn check_absent(written: &str, target: &Path) -> Result<()> {
+    match fs::read_dir(target) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(Error::OutputExists {
+                location: written.to_owned(),
+            }),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            Err(Error::OutputExists {
+                location: written.to_owned(),
+            })
+        }
+        Err(error) => Err(Error::io(doing("reading", target), error)),
+    }
+}
+
+impl Staging {
+    /// Makes the hidden directory, after clearing away what killed runs have left.
+    pub fn create(written: &str, target: &Path, run_id: &str) -> Result<Self> {
+        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+            return Err(Error::Output {
+                location: written.to_owned(),
+                problem: "is not a directory's name".into(),
+            });
+        };
+        if target.is_file() {
+            return Err(Error::Output {
+                location: written.to_owned(),
+                problem: "is a file; an output is a directory".into(),
+            });
+        }
+        let name = name.to_string_lossy();
+        fs::create_dir_all(parent).map_err(|error| Error::io(doing("creating", parent), error))?;
+        sweep(parent, &name, target);
+        let staging = parent.join(format!(".{name}{MARK}{run_id}"));
+        let lock_path = parent.join(format!(".{name}{MARK}{run_id}.lock"));
+        let lock = File::create(&lock_path)
+            .map_err(|error| Error::io(doing("creating", &lock_path), error))?;
+        lock.lock()
+            .map_err(|error| Error::io(doing("locking", &lock_path), error))?;
+        fs::create_dir(&staging).map_err(|error| Error::io(doing("creating", &staging), error))?;
+        Ok(Self {
+            written: written.to_owned(),
+            target: target.to_owned(),
+            staging,
+            lock_path,
+            _lock: lock,
+            is_published: false,
+        })
+    }
+
+    /// Starts a file at a path relative to the output.
+    pub fn create_file(&self, relative: &str) -> Result<LocalFile> {
+        let path = self.staging.join(relative);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)
+                .map_err(|error| Error::io(doing("creating", directory), error))?;
+        }
+        let file =
+            File::create_new(&path).map_err(|error| Error::io(doing("creating", &path), error))?;
+        Ok(LocalFile { path, file })
+    }
+
+    /// Makes everything visible.
+    pub fn publish(mut self, mode: WriteMode) -> Result<()> {
+        sync_directories(&self.staging)?;
+        let target_exists = self.target.is_dir();
+        match mode {
+            WriteMode::Append if target_exists => {
+                let committed = self.staging.with_extension(format!(
+                    "{}.commit",
+                    self.staging
+                        .extension()
+                        .unwrap_or_default()
+                        .to_string_lossy()
+                ));
+                fs::rename(&self.staging, &committed)
+                    .map_err(|error| Error::io(doing("publishing", &self.target), error))?;
+                // From here on the append happens, if need be by the next writer.
+                self.is_published = true;
+                move_in(&committed, &self.target)?;
+            }
+            WriteMode::Overwrite if target_exists => {
+                exchange(&self.staging, &self.target)
+                    .map_err(|error| Error::io(doing("publishing", &self.target), error))?;
+                self.is_published = true;
+                // The old files are now in the hidden directory.
+                let _ = fs::remove_dir_all(&self.staging);
+            }
+            WriteMode::Error | WriteMode::Append | WriteMode::Overwrite => {
+                fs::rename(&self.staging, &self.target).map_err(|error| match error.kind() {
+                    std::io::ErrorKind::DirectoryNotEmpty
+                    | std::io::ErrorKind::AlreadyExists
+                    | std::io::ErrorKind::NotADirectory => Error::OutputConflict {
+                        location: self.written.clone(),
+                    },
+                    _ => Error::io(doing("publishing", &self.target), error),
+                })?;
+                self.is_published = true;
+            }
+        }
+        if let Some(parent) = self.target.parent() {
+            sync_directory(parent)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if !self.is_published {
+            let _ = fs::remove_dir_all(&self.staging);
+        }
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+/// One file in the hidden directory.
+#[derive(Debug)]
+pub struct LocalFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LocalFile {
+    /// Adds bytes.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all(bytes)
+            .map_err(|error| Error::io(doing("writing", &self.path), error))
+    }
+
+    /// Puts the file on disk.
+    pub fn finish(self) -> Result<()> {
+        self.file
+            .sync_all()
+            .map_err(|error| Error::io(doing("writing", &self.path), error))
+    }
+}
+
+/// Clears away, or completes, what runs that no longer live have left.
+fn sweep(parent: &Path, name: &str, target: &Path) {
+    let prefix = format!(".{name}{MARK}");
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let file_name = entry.file_name().to_string_lossy().into_owned();
+        let Some(run) = file_name
+            .strip_prefix(&prefix)
+            .and_then(|rest| rest.strip_suffix(".lock"))
+        else {
+            continue;
+        };
+        let lock_path = entry.path();
+        let is_dead = File::open(&lock_path).is_ok_and(|lock| lock.try_lock().is_ok());
+        if !is_dead {
+            continue;
+        }
+        let committed = parent.join(format!("{prefix}{run}.commit"));
+        if committed.is_dir() && move_in(&committed, target).is_err() {
+            continue;
+        }
+        let _ = fs::remove_dir_all(parent.join(format!("{prefix}{run}")));
+        let _ = fs::remove_file(&lock_path);
+    }
+}
+
+/// Moves every file of a committed append to its place. May be repeated.
+fn move_in(committed: &Path, target: &Path) -> Result<()> {
+    fn walk(from: &Path, to: &Path) -> std::io::Result<()> {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            let place = to.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                walk(&entry.path(), &place)?;
+            } else {
+                fs::rename(entry.path(), place)?;
+            }
+        }
+        File::open(to)?.sync_all()?;
+        fs::remove_dir(from)
+    }
+    walk(committed, target).map_err(|error| Error::io(doing("publishing", target), error))
+}
+
+/// Swaps two directories in one step, so that a reader sees the old or the new.
+fn exchange(new: &Path, old: &Path) -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::ffi::CString;
+        use std::os::unix::ffi::OsStrExt;
+        let new_name = CString::new(new.as_os_str().as_bytes())?;
+        let old_name = CString::new(old.as_os_str().as_bytes())?;
+        // SAFETY: both are valid C strings that outlive the call, and the call keeps neither.
+        let rc = unsafe {
+            libc::renameat2(
+                libc::AT_FDCWD,
+                new_name.as_ptr(),
+                libc::AT_FDCWD,
+                old_name.as_ptr(),
+                libc::RENAME_EXCHANGE,
+            )
+        };
+        if rc == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) {
+            return Err(error);
+        }
+    }
+    // Without the system's help there is a moment with neither.
+    let aside = new.with_extension("old");
+    fs::rename(old, &aside)?;
+    if let Err(error) = fs::rename(new, old) {
+        fs::rename(&aside, old)?;
+        return Err(error);
+    }
+    fs::remove_dir_all(&aside)
+}
+
+fn sync_directory(directory: &Path) -> Result<()> {
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| Error::io(doing("writing", directory), error))
+}
+
+fn sync_directories(directory: &Path) -> Result<()> {
+    let entries =
+        fs::read_dir(directory).map_err(|error| Error::io(doing("reading", directory), error))?;
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            sync_directories(&entry.path())?;
+        }
+    }
+    sync_directory(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(staging: &Staging, name: &str, text: &str) {
+        let mut file = staging.create_file(name).unwrap();
+        file.write(text.as_bytes()).unwrap();
+        file.finish().unwrap();
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_cleared_and_what_a_live_one_writes_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("out");
+        let live = Staging::create("out", &target, "live").unwrap();
+        // A killed run leaves its directory and a lock that nobody holds.
+        fs::create_dir(home.path().join(".out.warpline-dead")).unwrap();
+        File::create(home.path().join(".out.warpline-dead.lock")).unwrap();
+        drop(Staging::create("out", &target, "next").unwrap());
+        assert_eq!(
+            names(home.path()),
+            [".out.warpline-live", ".out.warpline-live.lock"]
+        );
+        drop(live);
+        assert!(names(home.path()).is_empty());
+    }
+
+    #[test]
+    fn an_append_that_was_killed_while_moving_is_completed_by_the_next_writer() {
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("out");
+        fs::create_dir_all(target.join("day=1")).unwrap();
+        fs::create_dir_all(home.path().join(".out.warpline-dead.commit/day=1")).unwrap();
+        fs::write(home.path().join(".out.warpline-dead.commit/day=1/b"), "b").unwrap();
+        File::create(home.path().join(".out.warpline-dead.lock")).unwrap();
+        drop(Staging::create("out", &target, "next").unwrap());
+        assert_eq!(names(&target.join("day=1")), ["b"]);
+        assert_eq!(names(home.path()), ["out"]);
+    }
+
+    #[test]
+    fn an_overwrite_replaces_and_a_new_output_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("out");
+        fs::create_dir(&target).unwrap();
+        fs::write(target.join("old"), "old").unwrap();
+        assert!(check_absent("out", &target).is_err());
+
+        let staging = Staging::create("out", &target, "a").unwrap();
+        write(&staging, "new", "new");
+        assert!(matches!(
+            staging.publish(WriteMode::Error),
+            Err(Error::OutputConflict { .. })
+        ));
+        assert_eq!(names(&target), ["old"]);
+
+        let staging = Staging::create("out", &target, "b").unwrap();
+        write(&staging, "new", "new");
+        staging.publish(WriteMode::Overwrite).unwrap();
+        assert_eq!(names(&target), ["new"]);
+        assert_eq!(names(home.path()), ["out"]);
+    }
+}

@@ -1,0 +1,186 @@
+//! The command line: every command, option and its help text.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// SQL batches on GPUs, from one YAML file.
+#[derive(Debug, Parser)]
+#[command(name = "warpline", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 ok; 1 the job failed; 2 wrong usage or an invalid spec; \
+3 cancelled; 4 timed out.\nData goes to standard output, everything for people to standard error."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a batch in this process.
+    Run(Run),
+    /// Check a spec without running it or reaching any service.
+    Validate(Validate),
+    /// Show the effective configuration and the plan of every stage; execute nothing.
+    Plan(Plan),
+    /// Show the GPUs, the driver and the compiler, and how to mend what is missing.
+    Devices(Devices),
+    /// Make TPC-H data.
+    Tpch(Tpch),
+}
+
+/// The spec and the values that the command line changes in it.
+#[derive(Debug, Args)]
+pub struct SpecArguments {
+    /// The batch spec, a YAML file; `-` reads standard input.
+    #[arg(value_name = "SPEC")]
+    pub spec: PathBuf,
+    /// Override one field, for example `--set executors.cores=8`.
+    #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+    /// Give a variable of the spec a value, for example `--var since=1995-01-01`.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub var: Vec<(String, String)>,
+}
+
+/// Arguments of `warpline run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The spec to run.
+    #[command(flatten)]
+    pub spec: SpecArguments,
+    /// Write the run report to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// How results are printed. With `json`, standard output is one JSON object: the
+    /// rows of each stage and the run report.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `warpline validate`.
+#[derive(Debug, Args)]
+pub struct Validate {
+    /// The spec to check.
+    #[command(flatten)]
+    pub spec: SpecArguments,
+    /// How problems are printed: as lines on standard error, or as JSON on standard output.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `warpline plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The spec to plan.
+    #[command(flatten)]
+    pub spec: SpecArguments,
+    /// How the plan is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `warpline devices`.
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// How they are printed.
+    #[arg(long, value_enum, default_value_t = DevicesOutput::Table)]
+    pub output: DevicesOutput,
+}
+
+/// The forms of `warpline devices`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DevicesOutput {
+    /// Text for people.
+    Table,
+    /// JSON for programs.
+    Json,
+    /// The one line that Spark's GPU discovery script prints.
+    Spark,
+}
+
+/// Arguments of `warpline tpch`.
+#[derive(Debug, Args)]
+pub struct Tpch {
+    /// What to do with TPC-H data.
+    #[command(subcommand)]
+    pub command: TpchCommand,
+}
+
+/// The commands under `warpline tpch`.
+#[derive(Debug, Subcommand)]
+pub enum TpchCommand {
+    /// Write the eight tables as Parquet files (zstd), a folder for each.
+    Generate(Generate),
+}
+
+/// Arguments of `warpline tpch generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The scale factor; 1 is about 1 GB of raw text.
+    #[arg(long, value_name = "N", value_parser = scale_factor)]
+    pub scale: f64,
+    /// The folder to write into; made when absent.
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Files for each large table, and threads that write them. One for each core by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub parallel: Option<u16>,
+}
+
+/// The two voices of every command that answers with data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Text for people.
+    Table,
+    /// JSON for programs.
+    Json,
+}
+
+/// Splits `name=value` at the first `=`; the value may hold more of them.
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().to_string(), value.to_string()))
+        }
+        _ => Err("write it as name=value".to_string()),
+    }
+}
+
+/// A scale factor that the generator can make.
+fn scale_factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(scale) if scale > 0.0 && scale <= 100_000.0 => Ok(scale),
+        _ => Err("write a number above 0 and at most 100000".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_assignment_splits_at_its_first_equals_sign() {
+        assert_eq!(assignment("a.b=c=d"), Ok(("a.b".into(), "c=d".into())));
+        assert_eq!(assignment("a="), Ok(("a".into(), "".into())));
+        assert!(assignment("=a").is_err());
+        assert!(assignment("a").is_err());
+    }
+
+    #[test]
+    fn a_scale_factor_is_a_positive_number() {
+        assert_eq!(scale_factor("0.1"), Ok(0.1));
+        for wrong in ["0", "-1", "NaN", "inf", "many"] {
+            assert!(scale_factor(wrong).is_err(), "{wrong}");
+        }
+    }
+}

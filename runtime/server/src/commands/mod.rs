@@ -1,0 +1,28 @@
+//! One file for each command.
+
+pub mod devices;
+pub mod plan;
+pub mod run;
+pub mod tpch;
+pub mod validate;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// Prints `value` as JSON, the whole of standard output of a command. A reader that went
+/// away (`| head`) is not an error.
+fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print_text(&text)
+}
+
+/// Prints to standard output; see [`print_json`].
+fn print_text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}

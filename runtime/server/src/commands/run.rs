@@ -1,0 +1,240 @@
+//! `warpline run`: one batch, in this process.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+use arrow::record_batch::RecordBatch;
+use arrow::util::pretty::pretty_format_batches;
+use indicatif::ProgressBar;
+use lifecycle::{Cancel, Device, Machine, Observer, RunReport, StageRun, State};
+use serde_json::{Value, json};
+
+use super::{print_json, print_text};
+use crate::arguments::{Output, Run};
+use crate::exit::Exit;
+use crate::gpus::Gpus;
+use crate::spec_file::SpecFile;
+use crate::{interrupt, print, progress};
+
+/// Rows of a result that are printed; more of them are no longer read by people.
+const PREVIEW_ROWS_TABLE: usize = 40;
+
+/// Rows of a result in the JSON answer. A larger result belongs in an `output`.
+const PREVIEW_ROWS_JSON: usize = 10_000;
+
+/// Runs the command.
+pub fn run(arguments: &Run) -> Exit {
+    let (machine, gpus) = (Machine::detect(), Gpus::detect());
+    let spec = match SpecFile::load(&arguments.spec, Some((&machine, &gpus))) {
+        Ok(spec) => spec,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return Exit::Usage;
+        }
+    };
+    spec.print_problems();
+    if spec.is_refused() {
+        eprintln!("{}", spec.summary());
+        return Exit::Usage;
+    }
+    let device = gpus.open_for(&spec);
+    match attempt(arguments, &spec, machine, device.as_ref()) {
+        Ok(report) => exit_of(report.state),
+        Err(error) => {
+            eprintln!("error: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+fn exit_of(state: State) -> Exit {
+    match state {
+        State::Succeeded => Exit::Done,
+        State::Failed => Exit::Failed,
+        State::Cancelled => Exit::Cancelled,
+        State::TimedOut => Exit::TimedOut,
+    }
+}
+
+/// Runs the batch and prints its account. An error here is about the terminal or the
+/// report file; what happens to the batch is in the report.
+fn attempt(
+    arguments: &Run,
+    spec: &SpecFile,
+    machine: Machine,
+    device: Option<&Device>,
+) -> io::Result<RunReport> {
+    let watcher = Watcher {
+        output: arguments.output,
+        bar: progress::bar("run", spec.n_stages() as u64),
+        results: Mutex::new(Vec::new()),
+    };
+    let preview_rows = match arguments.output {
+        Output::Table => PREVIEW_ROWS_TABLE,
+        Output::Json => PREVIEW_ROWS_JSON,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(machine.cores)
+        .enable_all()
+        .build()?;
+    let report = runtime.block_on(async {
+        let cancel = Cancel::new();
+        interrupt::cancel_on_signals(cancel.clone())?;
+        let request = spec.request(machine, device, preview_rows);
+        io::Result::Ok(lifecycle::run(request, cancel, &watcher).await)
+    })?;
+    // What ignores a request to stop must not keep the process.
+    runtime.shutdown_background();
+    watcher.bar.finish_and_clear();
+
+    if let Some(path) = &arguments.report {
+        write_report(path, &report)?;
+    }
+    print_account(&report, &mut io::stderr().lock())?;
+    if arguments.output == Output::Json {
+        let results = watcher.results.into_inner().expect("no holder panics");
+        print_json(&json!({"results": results, "report": report}))?;
+    }
+    Ok(report)
+}
+
+/// Shows progress and results while the attempt goes on.
+struct Watcher {
+    output: Output,
+    bar: ProgressBar,
+    results: Mutex<Vec<Value>>,
+}
+
+impl Observer for Watcher {
+    fn stage_started(&self, name: &str) {
+        self.bar.set_message(name.to_string());
+    }
+
+    fn stage_ended(&self, stage: &StageRun, rows: &[RecordBatch]) {
+        self.bar.inc(1);
+        let shown = self.bar.suspend(|| match self.output {
+            Output::Table => print_rows(stage, rows),
+            Output::Json => json_rows(rows).map(|rows| {
+                self.results
+                    .lock()
+                    .expect("no holder panics")
+                    .push(json!({"stage": stage.name, "rows": rows}));
+            }),
+        });
+        if let Err(error) = shown {
+            tracing::error!(%error, stage = stage.name, "cannot show the rows");
+            eprintln!(
+                "warning: the rows of stage {} cannot be shown: {error}",
+                stage.name
+            );
+        }
+    }
+}
+
+fn print_rows(stage: &StageRun, rows: &[RecordBatch]) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    eprintln!("{}:", stage.name);
+    let table = pretty_format_batches(rows).map_err(io::Error::other)?;
+    print_text(&format!("{table}\n"))?;
+    let n_shown: u64 = rows.iter().map(|rows| rows.num_rows() as u64).sum();
+    let n_rows = stage.report.as_ref().map_or(n_shown, |report| report.rows);
+    if n_rows > n_shown {
+        eprintln!(
+            "{} more rows; give the stage an `output` to keep them all",
+            print::grouped(n_rows - n_shown)
+        );
+    }
+    Ok(())
+}
+
+fn json_rows(rows: &[RecordBatch]) -> io::Result<Value> {
+    let mut writer = arrow::json::WriterBuilder::new()
+        .with_explicit_nulls(true)
+        .build::<_, arrow::json::writer::JsonArray>(Vec::new());
+    let rows: Vec<&RecordBatch> = rows.iter().collect();
+    writer.write_batches(&rows).map_err(io::Error::other)?;
+    writer.finish().map_err(io::Error::other)?;
+    let text = writer.into_inner();
+    if text.is_empty() {
+        return Ok(json!([]));
+    }
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Writes the report beside its place and moves it there, so that a reader never sees half.
+fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {
+    let explain = |error: io::Error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot write the report {}: {error}", path.display()),
+        )
+    };
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    fs::write(&partial, text).map_err(explain)?;
+    fs::rename(&partial, path).map_err(explain)
+}
+
+/// The report as a table for people.
+fn print_account(report: &RunReport, out: &mut dyn Write) -> io::Result<()> {
+    let mut rows = vec![
+        ["stage", "state", "time", "rows", "where"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for stage in &report.stages {
+        let n_rows = stage
+            .report
+            .as_ref()
+            .map(|report| print::grouped(report.rows));
+        rows.push(vec![
+            stage.name.clone(),
+            stage.state.name().to_string(),
+            print::duration(stage.elapsed_ms),
+            n_rows.unwrap_or_else(|| "-".to_string()),
+            place(stage).to_string(),
+        ]);
+    }
+    if !report.stages.is_empty() {
+        print::columns(out, &rows, &[2, 3])?;
+    }
+    for fallback in &report.fallbacks {
+        let whole = fallback.stage.as_deref().unwrap_or("the whole batch");
+        let reason = &fallback.fallback.reason;
+        writeln!(
+            out,
+            "fallback[{}]: {whole}: {}",
+            reason.code, reason.message
+        )?;
+        if !reason.fix.is_empty() {
+            writeln!(out, "  hint: {}", reason.fix)?;
+        }
+    }
+    if let Some(error) = &report.error {
+        match &error.stage {
+            Some(stage) => writeln!(out, "error: stage {stage}: {}", error.message)?,
+            None => writeln!(out, "error: {}", error.message)?,
+        }
+    }
+    writeln!(
+        out,
+        "{} {} in {}",
+        report.name,
+        report.state.name().replace('_', " "),
+        print::duration(report.elapsed_ms)
+    )
+}
+
+fn place(stage: &StageRun) -> &'static str {
+    match &stage.report {
+        Some(_) if !stage.pipelines.is_empty() => "gpu",
+        Some(_) => "cpu",
+        None => "-",
+    }
+}

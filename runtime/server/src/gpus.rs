@@ -1,0 +1,65 @@
+//! The GPUs of this machine, as a batch may use them.
+
+use engine::exec::Device;
+use kernels::gpu::{DeviceReport, devices};
+
+use crate::spec_file::SpecFile;
+
+/// What is there. Looking makes no context and takes no device memory.
+pub struct Gpus {
+    report: DeviceReport,
+}
+
+impl Gpus {
+    /// Looks at the machine.
+    pub fn detect() -> Gpus {
+        Gpus { report: devices() }
+    }
+
+    /// What was found and what is missing.
+    pub fn report(&self) -> &DeviceReport {
+        &self.report
+    }
+
+    /// The usable ones, as `batch_specs` derives settings from them. None when no
+    /// kernel could be compiled for them.
+    pub fn known(&self) -> Vec<batch_specs::GpuInfo> {
+        if !self.report.can_run() {
+            return Vec::new();
+        }
+        let usable = self
+            .report
+            .devices
+            .iter()
+            .filter(|device| device.problem().is_none());
+        usable
+            .filter_map(|device| device.info.as_ref().ok())
+            .map(|info| batch_specs::GpuInfo {
+                name: info.name.clone(),
+                memory_mib: (info.memory_bytes >> 20) as u64,
+            })
+            .collect()
+    }
+
+    /// Opens the device that a batch runs on: the first usable one, when the spec asks
+    /// for an accelerator. One that does not open is a warning here and a fallback (or
+    /// a refusal) in the run.
+    pub fn open_for(&self, spec: &SpecFile) -> Option<Device> {
+        let wanted = spec.loaded.effective.text("gpu.type").unwrap_or("none");
+        if wanted == "none" || !self.report.can_run() {
+            return None;
+        }
+        let device = self
+            .report
+            .devices
+            .iter()
+            .find(|device| device.problem().is_none())?;
+        match Device::open(device.ordinal, &lifecycle::cache_dir()) {
+            Ok(device) => Some(device),
+            Err(error) => {
+                eprintln!("warning: GPU {} cannot be used: {error}", device.ordinal);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Are the answers to TPC-H right?
+//!
+//! At scale 0.01 against the answers in `tpch/answers`. Another scale runs when
+//! `WARPLINE_TPCH_SCALE` names it and `WARPLINE_TPCH_ANSWERS` says where its answers
+//! are; `WARPLINE_CACHE` keeps the generated tables.
+
+use std::path::{Path, PathBuf};
+
+use engine::session::Session;
+use engine::settings::{Format, Settings, Stage, Table};
+use engine::{Cancel, tpch};
+use tests::answers::{Answer, check};
+
+fn home() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tpch")
+}
+
+fn cache() -> PathBuf {
+    std::env::var_os("WARPLINE_CACHE").map_or_else(
+        || Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpline"),
+        PathBuf::from,
+    )
+}
+
+async fn session(scale: &str) -> Session {
+    let settings = Settings {
+        cache_dir: cache(),
+        preview_rows: usize::MAX,
+        ..Settings::default()
+    };
+    let session = Session::new(settings).unwrap();
+    let tables: Vec<Table> = tpch::TABLES
+        .iter()
+        .map(|name| Table::new(*name, format!("tpch://{scale}/{name}"), Format::Parquet))
+        .collect();
+    session.register_tables(&tables).await.unwrap();
+    session
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_22_answers_are_right() {
+    let scale = std::env::var("WARPLINE_TPCH_SCALE").unwrap_or_else(|_| "0.01".into());
+    let answers = std::env::var_os("WARPLINE_TPCH_ANSWERS")
+        .map_or_else(|| home().join(format!("answers/sf{scale}")), PathBuf::from);
+    let session = session(&scale).await;
+    let mut wrong = Vec::new();
+    for query in 1..=22 {
+        let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
+        let answer = Answer::read(&answers.join(format!("q{query:02}.csv"))).unwrap();
+        let stage = Stage::new(format!("q{query:02}"), sql.as_str());
+        match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {
+            Ok(run) => {
+                println!(
+                    "q{query:02}: {} ms, peak {} MiB",
+                    run.report.elapsed_ms,
+                    run.report.peak_memory_bytes >> 20
+                );
+                if let Err(difference) = check(&sql, &answer, &run.report.preview) {
+                    wrong.push(format!("q{query:02}: {difference}"));
+                }
+            }
+            Err(error) => wrong.push(format!("q{query:02}: {error}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
