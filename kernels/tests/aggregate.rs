@@ -1,5 +1,5 @@
 //! Aggregate kernels against plain arithmetic over the same arrays, on the host
-//! target, which runs the very text that a GPU runs.
+//! target, which runs the very text that a GPU runs, or on a GPU.
 //!
 //! Lengths surround warp and tile sizes; nulls are none, all or mixed; arrays are
 //! sliced so that validity starts in the middle of a byte.
@@ -11,7 +11,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch,
 };
 use arrow::datatypes::DataType;
-use kernels::gpu::{Gpu, HostOptions, open_host};
+use kernels::gpu::{Gpu, HostOptions, open_cuda, open_host};
 use kernels::ir::{
     Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Type, UnaryOp,
 };
@@ -22,8 +22,12 @@ const LENGTHS: [usize; 9] = [0, 1, 31, 32, 33, 127, 128, 129, 3000];
 const INT: Type = Type::Int(IntWidth::W32);
 const LONG: Type = Type::I64;
 
-fn host() -> (Arc<dyn Gpu>, Arc<Jit>) {
-    let gpu = open_host(HostOptions::default());
+/// The host target, or with `WARPLINE_TEST_GPU=N` the GPU of that number.
+fn device() -> (Arc<dyn Gpu>, Arc<Jit>) {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
     (gpu, Arc::new(Jit::new(None)))
 }
 
@@ -41,7 +45,7 @@ fn run(
     aggregate: &Aggregate,
     batches: &[RecordBatch],
 ) -> kernels::error::Result<BTreeMap<Vec<Option<i128>>, GroupTotals>> {
-    let (gpu, jit) = host();
+    let (gpu, jit) = device();
     let mut run = AggregateRun::new(gpu, jit, aggregate.clone(), HashMap::new())?;
     for batch in batches {
         run.add(batch)?;

@@ -2,7 +2,8 @@
 //!
 //! At scale 0.01 against the answers in `tpch/answers`. Another scale runs when
 //! `WARPLINE_TPCH_SCALE` names it and `WARPLINE_TPCH_ANSWERS` says where its answers
-//! are; `WARPLINE_CACHE` keeps the generated tables.
+//! are; `WARPLINE_CACHE` keeps the generated tables; `WARPLINE_TPCH_QUERIES`, such as
+//! `1,6`, picks some.
 
 use std::path::{Path, PathBuf};
 
@@ -43,8 +44,15 @@ async fn all_22_answers_are_right() {
     let answers = std::env::var_os("WARPLINE_TPCH_ANSWERS")
         .map_or_else(|| home().join(format!("answers/sf{scale}")), PathBuf::from);
     let session = session(&scale).await;
+    let queries: Vec<usize> = match std::env::var("WARPLINE_TPCH_QUERIES") {
+        Ok(list) => list
+            .split(',')
+            .map(|query| query.parse().unwrap())
+            .collect(),
+        Err(_) => (1..=22).collect(),
+    };
     let mut wrong = Vec::new();
-    for query in 1..=22 {
+    for query in queries {
         let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
         let answer = Answer::read(&answers.join(format!("q{query:02}.csv"))).unwrap();
         let stage = Stage::new(format!("q{query:02}"), sql.as_str());

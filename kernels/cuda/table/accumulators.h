@@ -4,7 +4,7 @@
 //   GlobalWords    one copy a device, updated with atomics
 //
 // An accumulator says how many words it has, what they start as, how a value goes
-// in, and how a private copy is merged into the global one. Integer sums are exact:
+// in, how two copies combine, and how one is merged into a shared one. Integer sums are exact:
 // they are held in as many words as their range needs and checked when finished,
 // never wrapped.
 #pragma once
@@ -35,9 +35,9 @@ struct Count {
   WL_MEMBER static u64 initial(u32) { return 0; }
   WL_MEMBER static void update(const PrivateWords& w, u32 at) { w.set(at, w.get(at) + 1); }
   WL_MEMBER static void update(const GlobalWords& w, u32 at) { w.add(at, 1); }
-  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
-    const u64 v = from.get(at);
-    if (v != 0) to.add(at, v);
+  WL_MEMBER static void combine(u64* into, const u64* other) { into[0] += other[0]; }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) {
+    if (words[0] != 0) to.add(at, words[0]);
   }
 };
 
@@ -49,9 +49,9 @@ struct SumI64 {
     w.set(at, w.get(at) + static_cast<u64>(v));
   }
   WL_MEMBER static void update(const GlobalWords& w, u32 at, i64 v) { w.add(at, static_cast<u64>(v)); }
-  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
-    const u64 v = from.get(at);
-    if (v != 0) to.add(at, v);
+  WL_MEMBER static void combine(u64* into, const u64* other) { into[0] += other[0]; }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) {
+    if (words[0] != 0) to.add(at, words[0]);
   }
 };
 
@@ -79,8 +79,15 @@ struct SumI192 {
   WL_MEMBER static void update(const GlobalWords& w, u32 at, i128 v) {
     add_words(w, at, static_cast<u64>(v), static_cast<u64>(v >> 64), static_cast<u64>(v >> 127));
   }
-  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
-    add_words(to, at, from.get(at), from.get(at + 1), from.get(at + 2));
+  WL_MEMBER static void combine(u64* into, const u64* other) {
+    const u128 a = (static_cast<u128>(into[1]) << 64) | into[0];
+    const u128 sum = a + ((static_cast<u128>(other[1]) << 64) | other[0]);
+    into[0] = static_cast<u64>(sum);
+    into[1] = static_cast<u64>(sum >> 64);
+    into[2] += other[2] + (sum < a ? 1 : 0);
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) {
+    add_words(to, at, words[0], words[1], words[2]);
   }
 };
 
@@ -99,8 +106,11 @@ struct SumF64 {
     w.set(at, bits);
   }
   WL_MEMBER static void update(const GlobalWords& w, u32 at, f64 v) { w.add_float(at, v); }
-  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
-    to.add_float(at, read(from.get(at)));
+  WL_MEMBER static void combine(u64* into, const u64* other) {
+    copy_bits(into[0], read(into[0]) + read(other[0]));
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) {
+    to.add_float(at, read(words[0]));
   }
 };
 
@@ -129,9 +139,10 @@ struct Min {
   WL_MEMBER static void update(const GlobalWords& w, u32 at, T v) {
     w.min(at, ordered(v));
   }
-  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
-    to.min(at, from.get(at));
+  WL_MEMBER static void combine(u64* into, const u64* other) {
+    if (other[0] < into[0]) into[0] = other[0];
   }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) { to.min(at, words[0]); }
 };
 
 struct Max {
@@ -146,7 +157,25 @@ struct Max {
   WL_MEMBER static void update(const GlobalWords& w, u32 at, T v) {
     w.max(at, ordered(v));
   }
-  WL_MEMBER static void merge(const GlobalWords& to, const PrivateWords& from, u32 at) {
-    to.max(at, from.get(at));
+  WL_MEMBER static void combine(u64* into, const u64* other) {
+    if (other[0] > into[0]) into[0] = other[0];
   }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) { to.max(at, words[0]); }
 };
+
+// Adds up the lanes' copies without memory traffic, then one lane merges the sum: a
+// warp of lanes that all hit one word with atomics would take turns instead.
+template <class A>
+WL_DEVICE void merge_warp(const GlobalWords& to, const PrivateWords& mine, u32 at) {
+  u64 words[A::words];
+  WL_UNROLL
+  for (u32 w = 0; w < A::words; ++w) words[w] = mine.get(at + w);
+  WL_UNROLL
+  for (u32 delta = WARP_LANES / 2; delta > 0; delta /= 2) {
+    u64 other[A::words];
+    WL_UNROLL
+    for (u32 w = 0; w < A::words; ++w) other[w] = shuffle_down(words[w], delta);
+    A::combine(words, other);
+  }
+  if (lane_index() == 0) A::merge(to, at, words);
+}

@@ -27,6 +27,10 @@ WL_DEVICE u64 first_row() {
 }
 WL_DEVICE u64 row_step() { return static_cast<u64>(grid_blocks()) * block_threads(); }
 
+// A row that may be read although it is past the end: the last one, whose value is
+// then not used.
+WL_DEVICE u64 clamp_row(u64 row, u64 n_rows) { return row < n_rows ? row : n_rows - 1; }
+
 WL_DEVICE void report_fault(const Thread& thread, u64* first_fault) {
   if (thread.first_fault != NO_FAULT) atomic_min_u64(first_fault, thread.first_fault);
 }

@@ -12,6 +12,7 @@
 //! keys whose proved ranges are small: dictionary codes, flags, years.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
@@ -150,7 +151,10 @@ pub fn generate(
     columns: &HashMap<usize, ColumnShape>,
     rows_max: u64,
 ) -> Result<AggregateKernel, Unsupported> {
+    let used = columns_of(aggregate);
+    let (eager, tile_rows) = eager_columns(aggregate, &used, columns);
     let mut emitter = Emitter::new(columns.clone());
+    emitter.preload(eager.iter().map(|(index, _)| *index));
     if let Some(filter) = &aggregate.filter {
         emitter.filter(filter, "continue")?;
     }
@@ -192,18 +196,6 @@ pub fn generate(
         return Err(too_many_groups());
     }
 
-    let mut used: Vec<usize> = Vec::new();
-    for expr in expressions(aggregate) {
-        expr.walk(&mut |e| {
-            if let crate::ir::Kind::Column(index) = e.kind
-                && !used.contains(&index)
-            {
-                used.push(index);
-            }
-        });
-    }
-    used.sort_unstable();
-
     let mut kernel = AggregateKernel {
         name: String::new(),
         text: String::new(),
@@ -216,10 +208,77 @@ pub fn generate(
         calls,
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
-    let text = kernel_text(&kernel, emitter.body(), "@name@");
+    let text = kernel_text(&kernel, emitter.body(), &eager, tile_rows, "@name@");
     kernel.name = format!("aggregate_{}", short_hash(&text));
     kernel.text = text.replace("@name@", &kernel.name);
     Ok(kernel)
+}
+
+/// Bytes of a row up to which all its columns are read before the filter. Narrow
+/// columns share sectors of 32 bytes with 8 rows and more, so a filter that keeps
+/// several per cent of the rows saves next to no traffic on them, and loads that do
+/// not wait for it overlap.
+const EAGER_BYTES: usize = 16;
+
+/// Bytes that a thread should have under way to hide the latency of memory.
+const BYTES_IN_FLIGHT: usize = 64;
+
+/// The columns that are read for a whole tile before its rows are looked at, and the
+/// number of rows of a thread's tile.
+fn eager_columns(
+    aggregate: &Aggregate,
+    used: &[usize],
+    columns: &HashMap<usize, ColumnShape>,
+) -> (Vec<(usize, ColumnShape)>, usize) {
+    let shapes = |wanted: &[usize]| -> Vec<(usize, ColumnShape)> {
+        let known = wanted
+            .iter()
+            .filter_map(|i| columns.get(i).map(|shape| (*i, *shape)));
+        known.collect()
+    };
+    let bytes = |list: &[(usize, ColumnShape)]| -> usize {
+        list.iter().map(|(_, shape)| shape.stored_bytes()).sum()
+    };
+    let mut eager = shapes(used);
+    if bytes(&eager) > EAGER_BYTES
+        && let Some(filter) = &aggregate.filter
+    {
+        // Only what the first conjunct reads: the rest waits for the rows that pass.
+        let mut first = filter;
+        while let crate::ir::Kind::Binary(crate::ir::BinaryOp::And, left, _) = &first.kind {
+            first = left;
+        }
+        let mut wanted = Vec::new();
+        add_columns(first, &mut wanted);
+        eager = shapes(&wanted);
+    }
+    let tile_rows = match BYTES_IN_FLIGHT / bytes(&eager).max(1) {
+        0 | 1 => 1,
+        2 | 3 => 2,
+        4..8 => 4,
+        _ => 8,
+    };
+    (eager, tile_rows)
+}
+
+/// The columns that the aggregate reads, in order.
+pub fn columns_of(aggregate: &Aggregate) -> Vec<usize> {
+    let mut used = Vec::new();
+    for expr in expressions(aggregate) {
+        add_columns(expr, &mut used);
+    }
+    used.sort_unstable();
+    used
+}
+
+fn add_columns(expr: &Expr, used: &mut Vec<usize>) {
+    expr.walk(&mut |e| {
+        if let crate::ir::Kind::Column(index) = e.kind
+            && !used.contains(&index)
+        {
+            used.push(index);
+        }
+    });
 }
 
 fn too_many_groups() -> Unsupported {
@@ -406,7 +465,13 @@ fn accumulator_kind(
     })
 }
 
-fn kernel_text(kernel: &AggregateKernel, body: &str, name: &str) -> String {
+fn kernel_text(
+    kernel: &AggregateKernel,
+    body: &str,
+    eager: &[(usize, ColumnShape)],
+    tile_rows: usize,
+    name: &str,
+) -> String {
     let mut fields = String::new();
     for column in &kernel.columns {
         fields.push_str(&format!("  alignas(16) ColumnRef c{column};\n"));
@@ -429,8 +494,14 @@ fn kernel_text(kernel: &AggregateKernel, body: &str, name: &str) -> String {
                 at + word
             ));
         }
-        merge_block.push_str(&format!("    {kind}::merge(block, mine, {at});\n"));
-        merge_device.push_str(&format!("    {kind}::merge(device, block, {at});\n"));
+        merge_block.push_str(&format!("    merge_warp<{kind}>(block, mine, {at});\n"));
+        merge_device.push_str(&format!("    {kind}::merge(device, {at}, block + {at});\n"));
+    }
+    let (mut tiles, mut loads) = (String::new(), String::new());
+    for (index, shape) in eager {
+        let (register, load) = (shape.value_name(), shape.load_call(*index, "row"));
+        let _ = writeln!(tiles, "    {register} t{index}[{tile_rows}];");
+        let _ = writeln!(loads, "      t{index}[r] = {load};");
     }
     let (groups, words) = (kernel.n_groups, kernel.n_words);
     let own = if kernel.shared_words_per_thread == 0 {
@@ -468,8 +539,17 @@ WL_KERNEL({name}, Params, p) {{
 {own}  for (u32 i = 0; i < {groups} * {words}; ++i) own.set(i, initial_word(i % {words}));
   for (u32 i = thread_index(); i < {groups} * {words}; i += block_threads()) shared[i] = initial_word(i % {words});
   wl_barrier();
-  for (thread.row = first_row(); thread.row < p.n_rows; thread.row += row_step()) {{
-{body}  }}
+  for (u64 base = first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
+{tiles}    WL_UNROLL
+    for (u32 r = 0; r < {tile_rows}; ++r) {{
+      const u64 row = clamp_row(base + r * row_step(), p.n_rows);
+{loads}    }}
+    WL_UNROLL
+    for (u32 r = 0; r < {tile_rows}; ++r) {{
+      thread.row = base + r * row_step();
+      if (thread.row >= p.n_rows) break;
+{body}    }}
+  }}
   for (u32 group = 0; group < {groups}; ++group) {{
     const GlobalWords block{{shared + group * {words}}};
     const PrivateWords mine = own.group(group);
@@ -477,7 +557,7 @@ WL_KERNEL({name}, Params, p) {{
   wl_barrier();
   for (u32 group = thread_index(); group < {groups}; group += block_threads()) {{
     const GlobalWords device{{p.state + group * {words}}};
-    const PrivateWords block{{shared + group * {words}, 1}};
+    const u64* const block = shared + group * {words};
 {merge_device}  }}
   report_fault(thread, p.first_fault);
 }}

@@ -9,7 +9,7 @@
 //! register, and an operation whose result may leave its SQL type is followed by a
 //! check; one that cannot is not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use super::error::Unsupported;
@@ -86,6 +86,43 @@ pub struct ColumnShape {
     pub nullable: bool,
 }
 
+impl ColumnShape {
+    /// The type of a loaded value in device code.
+    pub fn value_name(&self) -> String {
+        let register = self.register.name();
+        if self.nullable {
+            format!("Opt<{register}>")
+        } else {
+            register.to_string()
+        }
+    }
+
+    /// The call that loads column `index` at `row`.
+    pub fn load_call(&self, index: usize, row: &str) -> String {
+        let load = if self.nullable {
+            "load_optional"
+        } else {
+            "load"
+        };
+        format!(
+            "{load}<{}, {}>(p.c{index}, {row})",
+            self.register.name(),
+            self.stored
+        )
+    }
+
+    /// Bytes of a stored element.
+    pub fn stored_bytes(&self) -> usize {
+        match self.stored {
+            "i8" | "u8" => 1,
+            "i16" => 2,
+            "i32" | "f32" => 4,
+            "i64" | "f64" => 8,
+            _ => 16,
+        }
+    }
+}
+
 /// Emits the statements of one kernel body.
 #[derive(Debug, Default)]
 pub struct Emitter {
@@ -94,6 +131,8 @@ pub struct Emitter {
     n_values: usize,
     columns: HashMap<usize, ColumnShape>,
     parameters: Vec<Parameter>,
+    /// Columns that stand in the tile `t<column>[r]` already.
+    preloaded: HashSet<usize>,
     /// What is already computed, innermost block last.
     scopes: Vec<HashMap<Expr, Value>>,
 }
@@ -107,6 +146,11 @@ impl Emitter {
             scopes: vec![HashMap::new()],
             ..Emitter::default()
         }
+    }
+
+    /// These columns are in tiles when the body runs: column 3 of row `r` is `t3[r]`.
+    pub fn preload(&mut self, columns: impl IntoIterator<Item = usize>) {
+        self.preloaded.extend(columns);
     }
 
     /// The statements so far.
@@ -211,16 +255,14 @@ impl Emitter {
             .columns
             .get(&index)
             .ok_or_else(|| Unsupported::data_type(expr.ty))?;
-        let load = if shape.nullable {
-            "load_optional"
-        } else {
-            "load"
-        };
-        let call = format!(
-            "{load}<{}, {}>(p.c{index}, thread.row)",
-            shape.register.name(),
-            shape.stored
-        );
+        if self.preloaded.contains(&index) {
+            return Ok(Value {
+                text: format!("t{index}[r]"),
+                register: shape.register,
+                nullable: shape.nullable,
+            });
+        }
+        let call = shape.load_call(index, "thread.row");
         Ok(self.define(shape.register, shape.nullable, &call))
     }
 

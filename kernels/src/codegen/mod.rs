@@ -8,7 +8,7 @@ mod emit;
 mod error;
 
 pub use aggregate::{
-    AccumulatorKind, AggregateKernel, BLOCK_THREADS, CallState, KeyCode, Slot, generate,
+    AccumulatorKind, AggregateKernel, BLOCK_THREADS, CallState, KeyCode, Slot, columns_of, generate,
 };
 pub use emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister};
 pub use error::Unsupported;

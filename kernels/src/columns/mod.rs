@@ -4,6 +4,8 @@
 //! validity bit a row (least significant first) when there are nulls. Offsets of
 //! sliced arrays are gone: element 0 is row 0 of the chunk.
 
+mod device;
 mod stage;
 
+pub use device::{DeviceChunk, DeviceColumn};
 pub use stage::{StagedColumn, stage, type_of};

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{Array, RecordBatch};
 
 use super::totals::{Number, Totals};
 use crate::codegen::{self, AggregateKernel, BLOCK_THREADS, Parameter, Unsupported, ValueRegister};
-use crate::columns::{StagedColumn, stage};
+use crate::columns::{DeviceChunk, stage};
 use crate::error::{DataFault, Error, Fault, Result};
-use crate::gpu::{DeviceBuffer, Gpu, Kernel, LaunchShape, Stream};
-use crate::ir::{Aggregate, Expr, Kind, Literal, Range, Register};
+use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
+use crate::ir::{Aggregate, Literal, Range, Register};
 use crate::jit::{Jit, Source};
 
 /// No launch has more blocks than this many a multiprocessor: each thread then
@@ -18,16 +19,26 @@ use crate::jit::{Jit, Source};
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
 
 /// What a run did so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RunCounts {
     /// Rows read.
     pub rows: u64,
     /// Launches.
     pub chunks: u64,
-    /// Bytes copied to the device, which are the bytes the kernels read.
+    /// Bytes of the columns that the kernels read.
+    pub bytes_read: u64,
+    /// Bytes copied to the device.
     pub bytes_to_device: u64,
     /// Bytes copied back.
     pub bytes_to_host: u64,
+    /// Time in kernels by device events, milliseconds.
+    pub device_ms: f64,
+    /// Kernels that were compiled.
+    pub jit_compiled: u64,
+    /// Kernels that were in the cache.
+    pub jit_cached: u64,
+    /// Time to compile or to look up, milliseconds.
+    pub jit_ms: f64,
 }
 
 /// One aggregate over any number of chunks of the same columns.
@@ -56,7 +67,7 @@ impl AggregateRun {
         known: HashMap<usize, Range>,
     ) -> Result<AggregateRun> {
         let stream = Stream::new(&gpu)?;
-        let columns = columns_of(&aggregate);
+        let columns = codegen::columns_of(&aggregate);
         let totals = Totals::new(aggregate.calls.iter().map(|call| call.function).collect());
         Ok(AggregateRun {
             gpu,
@@ -83,17 +94,25 @@ impl AggregateRun {
             let column = stage(array, self.known.get(index).copied()).map_err(unsupported)?;
             staged.insert(*index, column);
         }
-        let shapes = staged
-            .iter()
-            .map(|(index, column)| (*index, column.shape))
-            .collect();
-        // A kernel adds up one chunk only, so its rows bound every sum; rounded, so
-        // that chunks of about the same size share a kernel.
-        let rows_max = (n_rows as u64).next_power_of_two();
-        let kernel = codegen::generate(&self.aggregate, &shapes, rows_max).map_err(unsupported)?;
-        let words = self.launch(&kernel, &staged, n_rows)?;
+        let chunk = DeviceChunk::upload(&self.gpu, &self.stream, &staged, n_rows)?;
+        self.counts.bytes_to_device += chunk.bytes() as u64;
+        self.add_resident(&chunk)
+    }
+
+    /// Adds a chunk that is on the device already, by copies that this device has
+    /// finished or that stand on a stream that has.
+    pub fn add_resident(&mut self, chunk: &DeviceChunk) -> Result<()> {
+        if chunk.n_rows == 0 {
+            return Ok(());
+        }
+        // A kernel adds up one chunk only, so its rows bound every sum. They pick how
+        // states are held and do not stand in the text, so other sizes share it.
+        let rows_max = chunk.n_rows as u64;
+        let kernel =
+            codegen::generate(&self.aggregate, &chunk.shapes(), rows_max).map_err(unsupported)?;
+        let words = self.launch(&kernel, chunk)?;
         self.totals.add_chunk(&kernel, &words)?;
-        self.counts.rows += n_rows as u64;
+        self.counts.rows += chunk.n_rows as u64;
         self.counts.chunks += 1;
         self.last_kernel = Some(kernel.name);
         Ok(())
@@ -112,14 +131,17 @@ impl AggregateRun {
         self.last_kernel.as_deref()
     }
 
-    fn launch(
-        &mut self,
-        kernel: &AggregateKernel,
-        staged: &HashMap<usize, StagedColumn>,
-        n_rows: usize,
-    ) -> Result<Vec<u64>> {
+    fn launch(&mut self, kernel: &AggregateKernel, chunk: &DeviceChunk) -> Result<Vec<u64>> {
         let source = Source::new(kernel.name.clone(), kernel.text.clone());
+        let (started, n_before) = (Instant::now(), self.jit.stats().n_compiled);
         let loaded = self.jit.get(&self.gpu, &source)?;
+        // Another run that compiles at the same moment may be counted here too.
+        if self.jit.stats().n_compiled > n_before {
+            self.counts.jit_compiled += 1;
+        } else {
+            self.counts.jit_cached += 1;
+        }
+        self.counts.jit_ms += started.elapsed().as_secs_f64() * 1e3;
         let entry = loaded.kernel(&kernel.name)?;
 
         let mut initial = Vec::with_capacity(kernel.n_groups * kernel.n_words);
@@ -132,41 +154,29 @@ impl AggregateRun {
         let first_fault = DeviceBuffer::from_slice(&self.gpu, &self.stream, &[u64::MAX])?;
 
         let mut params = ParameterBytes::default();
-        params.word(n_rows as u64);
+        params.word(chunk.n_rows as u64);
         params.word(first_fault.ptr().0);
         params.word(state.ptr().0);
-        // Kept until the results are home.
-        let mut buffers = Vec::new();
         for index in &kernel.columns {
-            let column = staged
-                .get(index)
-                .ok_or_else(|| Error::Internal(format!("column {index} was not staged")))?;
-            let values = DeviceBuffer::from_slice(&self.gpu, &self.stream, &column.values)?;
-            self.counts.bytes_to_device += column.values.len() as u64;
-            let mut validity_ptr = 0;
-            let mut pair = vec![values];
-            if let Some(validity) = &column.validity {
-                let bits = DeviceBuffer::from_slice(&self.gpu, &self.stream, validity)?;
-                self.counts.bytes_to_device += validity.len() as u64;
-                validity_ptr = bits.ptr().0;
-                pair.push(bits);
-            }
-            params.pair(pair[0].ptr().0, validity_ptr);
-            buffers.push(pair);
+            let column = chunk.column(*index)?;
+            params.pair(column.values_address(), column.validity_address());
+            self.counts.bytes_read += column.bytes() as u64;
         }
         for parameter in &kernel.parameters {
             params.constant(parameter)?;
         }
 
-        let shape = self.shape(&entry, kernel, n_rows)?;
+        let shape = self.shape(&entry, kernel, chunk.n_rows)?;
+        let before = Event::record_timing(&self.stream)?;
         // SAFETY: the fields were appended in the order of the generated struct, each
         // in its own 16 bytes as the struct aligns them; all buffers live until the
         // stream has passed the reads below, which wait for it.
         unsafe { self.stream.launch_bytes(&entry, shape, &params.bytes)? };
+        let after = Event::record_timing(&self.stream)?;
         let faults: Vec<u64> = first_fault.to_vec(&self.stream)?;
         let words: Vec<u64> = state.to_vec(&self.stream)?;
         self.counts.bytes_to_host += (words.len() + faults.len()) as u64 * 8;
-        drop(buffers);
+        self.counts.device_ms += f64::from(after.ms_since(&before)?);
         match faults.first().copied() {
             Some(u64::MAX) => Ok(words),
             Some(word) => Err(fault(word)),
@@ -199,31 +209,6 @@ impl AggregateRun {
             shared_bytes,
         })
     }
-}
-
-/// The columns that some expression of the aggregate reads, in order.
-fn columns_of(aggregate: &Aggregate) -> Vec<usize> {
-    let mut columns = Vec::new();
-    let calls = aggregate
-        .calls
-        .iter()
-        .flat_map(|call| call.arg.iter().chain(&call.filter));
-    let all: Vec<&Expr> = aggregate
-        .filter
-        .iter()
-        .chain(&aggregate.keys)
-        .chain(calls)
-        .collect();
-    for expr in all {
-        expr.walk(&mut |e| {
-            if let Kind::Column(index) = e.kind {
-                columns.push(index);
-            }
-        });
-    }
-    columns.sort_unstable();
-    columns.dedup();
-    columns
 }
 
 fn unsupported(reason: Unsupported) -> Error {

@@ -44,12 +44,12 @@ fn shape(table: &str) -> Option<(f64, u64)> {
     Some(match table {
         "region" => (5.0, 200),
         "nation" => (25.0, 150),
-        "supplier" => (10_000.0, 140),
-        "customer" => (150_000.0, 160),
-        "part" => (200_000.0, 75),
-        "partsupp" => (800_000.0, 140),
-        "orders" => (1_500_000.0, 75),
-        "lineitem" => (6_000_000.0, 52),
+        "supplier" => (10_000.0, 160),
+        "customer" => (150_000.0, 165),
+        "part" => (200_000.0, 68),
+        "partsupp" => (800_000.0, 138),
+        "orders" => (1_500_000.0, 74),
+        "lineitem" => (6_000_000.0, 62),
         _ => return None,
     })
 }

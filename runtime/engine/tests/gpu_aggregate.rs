@@ -15,7 +15,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use engine::exec::{Device, GpuAggregateExec, Outcome};
 use engine::report::Fallback;
 use engine::rewrite::GpuRewrite;
-use kernels::gpu::{HostOptions, open_host};
+use kernels::gpu::{HostOptions, open_cuda, open_host};
 use kernels::jit::Jit;
 
 struct Run {
@@ -24,9 +24,14 @@ struct Run {
     refused: Vec<Fallback>,
 }
 
+/// The host target, or with `WARPLINE_TEST_GPU=N` the GPU of that number.
 fn device() -> Device {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
     Device {
-        gpu: open_host(HostOptions::default()),
+        gpu,
         jit: Arc::new(Jit::new(None)),
     }
 }

@@ -391,6 +391,9 @@ impl Job {
         let (totals, counts) = run.finish();
         let batch = self.finish(&totals, &dictionaries)?;
         add_counts(&mut report, counts);
+        if let Some(bandwidth) = device.gpu.info().bandwidth_bytes_per_s {
+            report.ideal_ms = report.bytes_read as f64 / bandwidth * 1e3;
+        }
         report.rows_out = batch.num_rows() as u64;
         Ok((batch, report))
     }
@@ -506,7 +509,11 @@ fn encode(
 fn add_counts(report: &mut PipelineReport, counts: RunCounts) {
     report.rows_in = counts.rows;
     report.chunks = counts.chunks;
-    report.bytes_read = counts.bytes_to_device;
+    report.bytes_read = counts.bytes_read;
+    report.device_ms = counts.device_ms;
+    report.jit_compiled = counts.jit_compiled;
+    report.jit_cached = counts.jit_cached;
+    report.jit_ms = counts.jit_ms;
     report.bytes_to_device = counts.bytes_to_device;
     report.bytes_to_host = counts.bytes_to_host;
 }

@@ -1,0 +1,104 @@
+//! Columns in device memory: a chunk that kernels can read any number of times.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::StagedColumn;
+use crate::codegen::ColumnShape;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceBuffer, Gpu, PinnedBuffer, Stream};
+
+/// One column of a chunk on the device.
+#[derive(Debug)]
+pub struct DeviceColumn {
+    /// How a kernel reads it.
+    pub shape: ColumnShape,
+    values: DeviceBuffer,
+    validity: Option<DeviceBuffer>,
+}
+
+impl DeviceColumn {
+    /// Where the elements start.
+    pub fn values_address(&self) -> u64 {
+        self.values.ptr().0
+    }
+
+    /// Where the validity bits start; 0 when no row is null.
+    pub fn validity_address(&self) -> u64 {
+        self.validity.as_ref().map_or(0, |bits| bits.ptr().0)
+    }
+
+    /// Bytes of elements and validity.
+    pub fn bytes(&self) -> usize {
+        self.values.bytes() + self.validity.as_ref().map_or(0, DeviceBuffer::bytes)
+    }
+}
+
+/// Some columns of one chunk, by their number in the source.
+#[derive(Debug)]
+pub struct DeviceChunk {
+    /// Number of rows.
+    pub n_rows: usize,
+    columns: HashMap<usize, DeviceColumn>,
+}
+
+impl DeviceChunk {
+    /// Copies staged columns to the device. The copies are enqueued on `stream` when
+    /// this returns; work on the same stream comes after them.
+    pub fn upload(
+        gpu: &Arc<dyn Gpu>,
+        stream: &Stream,
+        staged: &HashMap<usize, StagedColumn>,
+        n_rows: usize,
+    ) -> Result<DeviceChunk> {
+        let mut columns = HashMap::with_capacity(staged.len());
+        for (index, column) in staged {
+            let values = upload(gpu, stream, &column.values)?;
+            let validity = match &column.validity {
+                Some(bits) => Some(upload(gpu, stream, bits)?),
+                None => None,
+            };
+            let shape = column.shape;
+            columns.insert(
+                *index,
+                DeviceColumn {
+                    shape,
+                    values,
+                    validity,
+                },
+            );
+        }
+        Ok(DeviceChunk { n_rows, columns })
+    }
+
+    /// The column of this number.
+    pub fn column(&self, index: usize) -> Result<&DeviceColumn> {
+        self.columns
+            .get(&index)
+            .ok_or_else(|| Error::Internal(format!("column {index} is not on the device")))
+    }
+
+    /// How every column is read.
+    pub fn shapes(&self) -> HashMap<usize, ColumnShape> {
+        self.columns
+            .iter()
+            .map(|(index, column)| (*index, column.shape))
+            .collect()
+    }
+
+    /// Bytes of all columns.
+    pub fn bytes(&self) -> usize {
+        self.columns.values().map(DeviceColumn::bytes).sum()
+    }
+}
+
+/// Through page-locked memory, which the device reads eight times as fast as pageable.
+fn upload(gpu: &Arc<dyn Gpu>, stream: &Stream, bytes: &[u8]) -> Result<DeviceBuffer> {
+    let buffer = DeviceBuffer::allocate(gpu, bytes.len())?;
+    if !bytes.is_empty() {
+        let mut pinned = PinnedBuffer::allocate(gpu, bytes.len())?;
+        pinned.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        buffer.upload(stream, 0, &pinned, 0..bytes.len())?;
+    }
+    Ok(buffer)
+}
