@@ -50,7 +50,23 @@ fn run(
     for batch in batches {
         run.add(batch)?;
     }
-    Ok(run.finish().0.groups().clone())
+    let (groups, _) = run.finish()?;
+    let integer = |number: Option<Number>| match number {
+        Some(Number::Integer(value)) => Some(value),
+        None => None,
+        Some(Number::Float(value)) => panic!("a float key {value}"),
+    };
+    let mut found = BTreeMap::new();
+    for group in 0..groups.len() {
+        let key = (0..aggregate.keys.len())
+            .map(|key| integer(groups.key(key, group)))
+            .collect();
+        let values = (0..aggregate.calls.len())
+            .map(|call| groups.value(call, group))
+            .collect::<kernels::error::Result<GroupTotals>>()?;
+        assert!(found.insert(key, values).is_none(), "a group appears twice");
+    }
+    Ok(found)
 }
 
 fn column(index: usize, ty: Type) -> Expr {
@@ -195,6 +211,136 @@ fn groups_by_small_integers_and_null() {
             );
         }
     }
+}
+
+/// Keys far apart and many: the device's table, grown while it fills.
+#[test]
+fn many_groups_by_wide_keys_and_null() {
+    for (n, n_keys) in [(1, 1), (33, 40), (5000, 300), (40_000, 1 << 40)] {
+        let keys: Vec<Option<i64>> = (0..n)
+            .map(|row| {
+                (row % 11 != 3)
+                    .then_some((pseudo_random(row, 12) % n_keys) as i64 * 7919 - 1_000_000)
+            })
+            .collect();
+        let small: Vec<Option<i32>> = (0..n)
+            .map(|row| (row % 13 != 5).then_some((row % 3) as i32))
+            .collect();
+        let values: Vec<Option<i64>> = (0..n)
+            .map(|row| (row % 7 != 0).then_some(pseudo_random(row, 3) as i64 >> 3))
+            .collect();
+        let data = batch(vec![
+            Arc::new(Int64Array::from(keys.clone())),
+            Arc::new(Int32Array::from(small.clone())),
+            Arc::new(Int64Array::from(values.clone())),
+        ]);
+        let aggregate = Aggregate {
+            filter: None,
+            keys: vec![column(0, LONG), column(1, INT)],
+            calls: all_of(&column(2, LONG)),
+        };
+        let mut expected: BTreeMap<Vec<Option<i128>>, Vec<Option<i128>>> = BTreeMap::new();
+        for row in 0..n {
+            let key = vec![keys[row].map(i128::from), small[row].map(i128::from)];
+            expected
+                .entry(key)
+                .or_default()
+                .push(values[row].map(i128::from));
+        }
+        for parts in [1, 2, 7] {
+            let groups = run(&aggregate, &split(&data, parts)).unwrap();
+            assert_eq!(
+                groups.len(),
+                expected.len(),
+                "{n} rows in {parts} record batches"
+            );
+            for (key, values) in &expected {
+                assert_eq!(
+                    groups[key],
+                    expect(values),
+                    "group {key:?}, {parts} record batches"
+                );
+            }
+        }
+    }
+}
+
+/// 2^17 + 1 groups, each with one row, of which a wrong table loses or doubles some.
+#[test]
+fn a_hundred_thousand_groups_are_each_there_once() {
+    let n = (1i64 << 17) + 1;
+    let data = batch(vec![Arc::new(Int64Array::from_iter_values(0..n))]);
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![column(0, LONG)],
+        calls: vec![call(Function::Max, Some(column(0, LONG)))],
+    };
+    let groups = run(&aggregate, &split(&data, 2)).unwrap();
+    assert_eq!(groups.len(), n as usize);
+    let sum: i128 = groups
+        .values()
+        .map(|values| match values[0] {
+            Some(Number::Integer(value)) => value,
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    assert_eq!(sum, 8_590_000_128);
+}
+
+/// The first chunk has few keys and is added up apart; the second needs the table.
+#[test]
+fn groups_added_up_apart_meet_those_of_the_table() {
+    let few = batch(vec![Arc::new(Int64Array::from(vec![1, 2, 1, 1]))]);
+    let many = batch(vec![Arc::new(Int64Array::from_iter_values(
+        (0..500).map(|i| i * i),
+    ))]);
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![column(0, LONG)],
+        calls: vec![call(Function::Count, None)],
+    };
+    let groups = run(&aggregate, &[few, many]).unwrap();
+    assert_eq!(groups.len(), 501);
+    assert_eq!(groups[&vec![Some(1)]], vec![Some(Number::Integer(4))]);
+    assert_eq!(groups[&vec![Some(2)]], vec![Some(Number::Integer(1))]);
+    assert_eq!(groups[&vec![Some(4)]], vec![Some(Number::Integer(1))]);
+}
+
+/// One zero, one NaN: 0.0 twice, 1.0 once, NaN twice.
+#[test]
+fn float_keys_have_one_zero_and_one_nan() {
+    let other_nan = f64::from_bits(0xfff8_0000_0000_0001);
+    let values = vec![0.0, -0.0, 1.0, f64::NAN, other_nan];
+    let data = batch(vec![Arc::new(Float64Array::from(values))]);
+    let aggregate = Aggregate {
+        filter: None,
+        keys: vec![column(0, Type::Float64)],
+        calls: vec![call(Function::Count, None)],
+    };
+    let (gpu, jit) = device();
+    let mut run = AggregateRun::new(gpu, jit, aggregate, HashMap::new()).unwrap();
+    for part in split(&data, 2) {
+        run.add(&part).unwrap();
+    }
+    let (groups, _) = run.finish().unwrap();
+    let mut found: Vec<(String, Option<Number>)> = (0..groups.len())
+        .map(|group| {
+            (
+                format!("{:?}", groups.key(0, group)),
+                groups.value(0, group).unwrap(),
+            )
+        })
+        .collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    let count = |n| Some(Number::Integer(n));
+    assert_eq!(
+        found,
+        vec![
+            ("Some(Float(0.0))".to_string(), count(2)),
+            ("Some(Float(1.0))".to_string(), count(1)),
+            ("Some(Float(NaN))".to_string(), count(2)),
+        ]
+    );
 }
 
 /// TPC-H Q6's shape: a filtered sum of a decimal product.

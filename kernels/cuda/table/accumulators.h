@@ -55,6 +55,33 @@ struct SumI64 {
   }
 };
 
+// Sum held in 128 bits: enough for 2^40 values of decimals up to 26 digits.
+struct SumI128 {
+  static constexpr u32 words = 2;
+  WL_MEMBER static u64 initial(u32) { return 0; }
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, i128 v) {
+    const u128 sum = ((static_cast<u128>(w.get(at + 1)) << 64) | w.get(at)) + static_cast<u128>(v);
+    w.set(at, static_cast<u64>(sum));
+    w.set(at + 1, static_cast<u64>(sum >> 64));
+  }
+  WL_MEMBER static void add_words(const GlobalWords& w, u32 at, u64 low, u64 high) {
+    const u64 top = high + (low != 0 ? w.add_carry(at, low) : 0);
+    if (top != 0) w.add(at + 1, top);
+  }
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, i128 v) {
+    add_words(w, at, static_cast<u64>(v), static_cast<u64>(v >> 64));
+  }
+  WL_MEMBER static void combine(u64* into, const u64* other) {
+    const u128 sum = ((static_cast<u128>(into[1]) << 64) | into[0]) +
+                     ((static_cast<u128>(other[1]) << 64) | other[0]);
+    into[0] = static_cast<u64>(sum);
+    into[1] = static_cast<u64>(sum >> 64);
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) {
+    add_words(to, at, words[0], words[1]);
+  }
+};
+
 // Sum held in 192 bits: no sum of 2^64 values of 128 bits leaves it.
 struct SumI192 {
   static constexpr u32 words = 3;

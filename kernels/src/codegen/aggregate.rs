@@ -12,13 +12,12 @@
 //! keys whose proved ranges are small: dictionary codes, flags, years.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
-use sha2::{Digest, Sha256};
-
-use super::emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister};
+use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
+use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use crate::ir::{Aggregate, Expr, Function, Range, Register};
+use super::tile::{columns_of, eager_columns, fields, named, row_loop};
+use crate::ir::{Aggregate, Expr, Range};
 
 /// Threads a block. With 128, a thread's private copy may take 1.7 KiB of the
 /// 227 KiB of shared memory that a block can have on sm_90.
@@ -28,68 +27,6 @@ pub const BLOCK_THREADS: u32 = 128;
 /// of 128 threads then fit one sm_90 multiprocessor with 36 words each, which is
 /// enough to hide memory latency; with the limit's 96 words, two do.
 const PRIVATE_WORDS_MAX: usize = 96;
-
-/// How an aggregate's state is held. The names are those of
-/// `cuda/table/accumulators.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // each variant is its own documentation
-pub enum AccumulatorKind {
-    Count,
-    SumI64,
-    SumI192,
-    SumF64,
-    Min,
-    Max,
-}
-
-impl AccumulatorKind {
-    /// Number of 64-bit words.
-    pub fn words(self) -> usize {
-        match self {
-            AccumulatorKind::SumI192 => 3,
-            _ => 1,
-        }
-    }
-
-    /// What every word starts as.
-    pub fn initial(self) -> u64 {
-        match self {
-            AccumulatorKind::Min => u64::MAX,
-            _ => 0,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            AccumulatorKind::Count => "Count",
-            AccumulatorKind::SumI64 => "SumI64",
-            AccumulatorKind::SumI192 => "SumI192",
-            AccumulatorKind::SumF64 => "SumF64",
-            AccumulatorKind::Min => "Min",
-            AccumulatorKind::Max => "Max",
-        }
-    }
-}
-
-/// Where one accumulator's words stand in a group's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
-    /// How the state is held.
-    pub kind: AccumulatorKind,
-    /// Its first word.
-    pub at: usize,
-}
-
-/// How the state of one call is read back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallState {
-    /// The value's accumulator.
-    pub value: Slot,
-    /// The number of rows that went in: none means a null result.
-    pub rows: Slot,
-    /// How the argument was held, which says how `Min` and `Max` words decode.
-    pub register: Option<ValueRegister>,
-}
 
 /// One integral group key and how its values are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,29 +101,13 @@ pub fn generate(
         .try_fold(1usize, |n, key| n.checked_mul(key.n_codes()))
         .ok_or_else(too_many_groups)?;
 
-    let mut accumulators = Accumulators::default();
-    let rows = accumulators.slot(AccumulatorKind::Count);
-    emitter.line("Count::update(words, 0);");
+    let mut accumulators = Accumulators::new(Lifetime::Chunk(rows_max));
+    accumulators.count_rows(&mut emitter);
     let mut calls = Vec::new();
     for call in &aggregate.calls {
-        if let Some(filter) = &call.filter {
-            let condition = emitter.emit(filter)?;
-            emitter.open(&format!("if (is_true({}))", condition.text));
-        }
-        calls.push(emit_call(
-            &mut emitter,
-            &mut accumulators,
-            call.function,
-            call.arg.as_ref(),
-            call.filter.as_ref(),
-            rows,
-            rows_max,
-        )?);
-        if call.filter.is_some() {
-            emitter.close();
-        }
+        calls.push(accumulators.emit_call(&mut emitter, call)?);
     }
-    let n_words = accumulators.n_words;
+    let n_words = accumulators.n_words();
     let in_registers = n_groups == 1;
     if !in_registers
         && n_groups
@@ -204,96 +125,23 @@ pub fn generate(
         keys,
         n_groups,
         n_words,
-        slots: accumulators.slots,
+        slots: accumulators.into_slots(),
         calls,
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
-    let text = kernel_text(&kernel, emitter.body(), &eager, tile_rows, "@name@");
-    kernel.name = format!("aggregate_{}", short_hash(&text));
-    kernel.text = text.replace("@name@", &kernel.name);
+    let rows = row_loop(&eager, tile_rows, emitter.body());
+    (kernel.name, kernel.text) = named("aggregate", &kernel_text(&kernel, &rows));
     Ok(kernel)
 }
 
-/// Bytes of a row up to which all its columns are read before the filter. Narrow
-/// columns share sectors of 32 bytes with 8 rows and more, so a filter that keeps
-/// several per cent of the rows saves next to no traffic on them, and loads that do
-/// not wait for it overlap.
-const EAGER_BYTES: usize = 16;
-
-/// Bytes that a thread should have under way to hide the latency of memory.
-const BYTES_IN_FLIGHT: usize = 64;
-
-/// The columns that are read for a whole tile before its rows are looked at, and the
-/// number of rows of a thread's tile.
-fn eager_columns(
-    aggregate: &Aggregate,
-    used: &[usize],
-    columns: &HashMap<usize, ColumnShape>,
-) -> (Vec<(usize, ColumnShape)>, usize) {
-    let shapes = |wanted: &[usize]| -> Vec<(usize, ColumnShape)> {
-        let known = wanted
-            .iter()
-            .filter_map(|i| columns.get(i).map(|shape| (*i, *shape)));
-        known.collect()
-    };
-    let bytes = |list: &[(usize, ColumnShape)]| -> usize {
-        list.iter().map(|(_, shape)| shape.stored_bytes()).sum()
-    };
-    let mut eager = shapes(used);
-    if bytes(&eager) > EAGER_BYTES
-        && let Some(filter) = &aggregate.filter
-    {
-        // Only what the first conjunct reads: the rest waits for the rows that pass.
-        let mut first = filter;
-        while let crate::ir::Kind::Binary(crate::ir::BinaryOp::And, left, _) = &first.kind {
-            first = left;
-        }
-        let mut wanted = Vec::new();
-        add_columns(first, &mut wanted);
-        eager = shapes(&wanted);
-    }
-    let tile_rows = match BYTES_IN_FLIGHT / bytes(&eager).max(1) {
-        0 | 1 => 1,
-        2 | 3 => 2,
-        4..8 => 4,
-        _ => 8,
-    };
-    (eager, tile_rows)
-}
-
-/// The columns that the aggregate reads, in order.
-pub fn columns_of(aggregate: &Aggregate) -> Vec<usize> {
-    let mut used = Vec::new();
-    for expr in expressions(aggregate) {
-        add_columns(expr, &mut used);
-    }
-    used.sort_unstable();
-    used
-}
-
-fn add_columns(expr: &Expr, used: &mut Vec<usize>) {
-    expr.walk(&mut |e| {
-        if let crate::ir::Kind::Column(index) = e.kind
-            && !used.contains(&index)
-        {
-            used.push(index);
-        }
-    });
-}
+/// The code of the refusal that [`super::generate_many`] answers.
+pub const TOO_MANY_GROUPS: &str = "too-many-groups";
 
 fn too_many_groups() -> Unsupported {
     Unsupported {
-        code: "too-many-groups",
+        code: TOO_MANY_GROUPS,
         message: "the group keys have more values than a thread can keep apart".to_string(),
     }
-}
-
-fn expressions(aggregate: &Aggregate) -> impl Iterator<Item = &Expr> {
-    let calls = aggregate
-        .calls
-        .iter()
-        .flat_map(|call| call.arg.iter().chain(&call.filter));
-    aggregate.filter.iter().chain(&aggregate.keys).chain(calls)
 }
 
 /// Emits the group number: `group = group * n + code` for each key.
@@ -305,12 +153,8 @@ fn emit_keys(emitter: &mut Emitter, keys: &[Expr]) -> Result<Vec<KeyCode>, Unsup
         let range = match value.register {
             ValueRegister::Bool => Range::new(0, 1),
             ValueRegister::Integer(_, range) => range,
-            other => {
-                return Err(Unsupported::expression(format!(
-                    "a group key of type {}",
-                    other.name()
-                )));
-            }
+            // Floats are not numbered by their range.
+            ValueRegister::F32 | ValueRegister::F64 => return Err(too_many_groups()),
         };
         let size = range
             .max
@@ -338,151 +182,8 @@ fn emit_keys(emitter: &mut Emitter, keys: &[Expr]) -> Result<Vec<KeyCode>, Unsup
     Ok(codes)
 }
 
-#[derive(Default)]
-struct Accumulators {
-    slots: Vec<Slot>,
-    n_words: usize,
-    /// What is already accumulated: the same sum is kept once.
-    known: HashMap<(AccumulatorKind, Expr, Option<Expr>), Slot>,
-}
-
-impl Accumulators {
-    fn slot(&mut self, kind: AccumulatorKind) -> Slot {
-        let slot = Slot {
-            kind,
-            at: self.n_words,
-        };
-        self.n_words += kind.words();
-        self.slots.push(slot);
-        slot
-    }
-}
-
-/// Emits the updates of one call; the surrounding block already tests its filter.
-fn emit_call(
-    emitter: &mut Emitter,
-    accumulators: &mut Accumulators,
-    function: Function,
-    arg: Option<&Expr>,
-    filter: Option<&Expr>,
-    group_rows: Slot,
-    rows_max: u64,
-) -> Result<CallState, Unsupported> {
-    let Some(arg) = arg else {
-        let rows = match filter {
-            None => group_rows,
-            Some(_) => {
-                let slot = accumulators.slot(AccumulatorKind::Count);
-                emitter.line(&format!("Count::update(words, {});", slot.at));
-                slot
-            }
-        };
-        return Ok(CallState {
-            value: rows,
-            rows,
-            register: None,
-        });
-    };
-    let value = emitter.emit(arg)?;
-    let key = |kind| (kind, arg.clone(), filter.cloned());
-    let mut updates = Vec::new();
-    // Every row of the group counts when nothing can keep one out.
-    let rows = if !value.nullable && filter.is_none() {
-        group_rows
-    } else if let Some(known) = accumulators.known.get(&key(AccumulatorKind::Count)) {
-        *known
-    } else {
-        let slot = accumulators.slot(AccumulatorKind::Count);
-        accumulators.known.insert(key(AccumulatorKind::Count), slot);
-        updates.push(format!("Count::update(words, {});", slot.at));
-        slot
-    };
-    let slot = match function {
-        Function::Count => rows,
-        Function::Sum | Function::Min | Function::Max => {
-            let kind = accumulator_kind(function, &value, rows_max)?;
-            match accumulators.known.get(&key(kind)) {
-                Some(known) => *known,
-                None => {
-                    let slot = accumulators.slot(kind);
-                    accumulators.known.insert(key(kind), slot);
-                    updates.push(format!(
-                        "{}::update(words, {}, value_of({}));",
-                        kind.name(),
-                        slot.at,
-                        value.text
-                    ));
-                    slot
-                }
-            }
-        }
-    };
-    if !updates.is_empty() {
-        if value.nullable {
-            emitter.open(&format!("if (is_valid({}))", value.text));
-        }
-        for update in &updates {
-            emitter.line(update);
-        }
-        if value.nullable {
-            emitter.close();
-        }
-    }
-    Ok(CallState {
-        value: slot,
-        rows,
-        register: Some(value.register),
-    })
-}
-
-fn accumulator_kind(
-    function: Function,
-    value: &Value,
-    rows_max: u64,
-) -> Result<AccumulatorKind, Unsupported> {
-    Ok(match (function, value.register) {
-        (Function::Sum, ValueRegister::Integer(_, range)) => {
-            let total = range
-                .union(Range::point(0))
-                .product(Range::new(0, i128::from(rows_max)));
-            match total {
-                Some(total) if total.fits(64) => AccumulatorKind::SumI64,
-                _ => AccumulatorKind::SumI192,
-            }
-        }
-        (Function::Sum, ValueRegister::F32 | ValueRegister::F64) => AccumulatorKind::SumF64,
-        (Function::Min | Function::Max, ValueRegister::Integer(Register::I128, _)) => {
-            return Err(Unsupported::expression("min or max of a 128-bit value"));
-        }
-        (Function::Min, _) => AccumulatorKind::Min,
-        (Function::Max, _) => AccumulatorKind::Max,
-        (_, register) => {
-            return Err(Unsupported::expression(format!(
-                "{function:?} of {}",
-                register.name()
-            )));
-        }
-    })
-}
-
-fn kernel_text(
-    kernel: &AggregateKernel,
-    body: &str,
-    eager: &[(usize, ColumnShape)],
-    tile_rows: usize,
-    name: &str,
-) -> String {
-    let mut fields = String::new();
-    for column in &kernel.columns {
-        fields.push_str(&format!("  alignas(16) ColumnRef c{column};\n"));
-    }
-    for parameter in &kernel.parameters {
-        fields.push_str(&format!(
-            "  alignas(16) {} {};\n",
-            parameter.register.name(),
-            parameter.name
-        ));
-    }
+fn kernel_text(kernel: &AggregateKernel, rows: &str) -> String {
+    let fields = fields(&kernel.columns, &kernel.parameters);
     let mut initial = String::new();
     let mut merge_block = String::new();
     let mut merge_device = String::new();
@@ -496,12 +197,6 @@ fn kernel_text(
         }
         merge_block.push_str(&format!("    merge_warp<{kind}>(block, mine, {at});\n"));
         merge_device.push_str(&format!("    {kind}::merge(device, {at}, block + {at});\n"));
-    }
-    let (mut tiles, mut loads) = (String::new(), String::new());
-    for (index, shape) in eager {
-        let (register, load) = (shape.value_name(), shape.load_call(*index, "row"));
-        let _ = writeln!(tiles, "    {register} t{index}[{tile_rows}];");
-        let _ = writeln!(loads, "      t{index}[r] = {load};");
     }
     let (groups, words) = (kernel.n_groups, kernel.n_words);
     let own = if kernel.shared_words_per_thread == 0 {
@@ -533,24 +228,13 @@ WL_DEVICE u64 initial_word(u32 at) {{
   }}
 }}
 
-WL_KERNEL({name}, Params, p) {{
+WL_KERNEL(@name@, Params, p) {{
   u64* const shared = shared_memory<u64>();
   Thread thread{{0, NO_FAULT}};
 {own}  for (u32 i = 0; i < {groups} * {words}; ++i) own.set(i, initial_word(i % {words}));
   for (u32 i = thread_index(); i < {groups} * {words}; i += block_threads()) shared[i] = initial_word(i % {words});
   wl_barrier();
-  for (u64 base = first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
-{tiles}    WL_UNROLL
-    for (u32 r = 0; r < {tile_rows}; ++r) {{
-      const u64 row = clamp_row(base + r * row_step(), p.n_rows);
-{loads}    }}
-    WL_UNROLL
-    for (u32 r = 0; r < {tile_rows}; ++r) {{
-      thread.row = base + r * row_step();
-      if (thread.row >= p.n_rows) break;
-{body}    }}
-  }}
-  for (u32 group = 0; group < {groups}; ++group) {{
+{rows}  for (u32 group = 0; group < {groups}; ++group) {{
     const GlobalWords block{{shared + group * {words}}};
     const PrivateWords mine = own.group(group);
 {merge_block}  }}
@@ -563,14 +247,4 @@ WL_KERNEL({name}, Params, p) {{
 }}
 "#
     )
-}
-
-/// Twelve hex digits that tell kernels apart in a profile.
-fn short_hash(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest
-        .iter()
-        .take(6)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }

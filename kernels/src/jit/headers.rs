@@ -18,5 +18,6 @@ pub fn headers() -> &'static [Header] {
         "thread/memory.h",
         "table/accumulators.h",
         "table/groups.h",
+        "table/group_table.h",
     ]
 }

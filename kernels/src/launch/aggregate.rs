@@ -2,58 +2,35 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use arrow::array::{Array, RecordBatch};
 
-use super::totals::{Number, Totals};
-use crate::codegen::{self, AggregateKernel, BLOCK_THREADS, Parameter, Unsupported, ValueRegister};
+use super::context::{Context, RunCounts};
+use super::few_groups;
+use super::many_groups::{GroupTable, ManyGroups};
+use super::totals::{Number, Totals, merge};
+use crate::codegen::{self, Unsupported};
 use crate::columns::{DeviceChunk, stage};
-use crate::error::{DataFault, Error, Fault, Result};
-use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
-use crate::ir::{Aggregate, Literal, Range, Register};
-use crate::jit::{Jit, Source};
-
-/// No launch has more blocks than this many a multiprocessor: each thread then
-/// takes many rows, and merging the private states costs next to nothing.
-const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
-
-/// What a run did so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct RunCounts {
-    /// Rows read.
-    pub rows: u64,
-    /// Launches.
-    pub chunks: u64,
-    /// Bytes of the columns that the kernels read.
-    pub bytes_read: u64,
-    /// Bytes copied to the device.
-    pub bytes_to_device: u64,
-    /// Bytes copied back.
-    pub bytes_to_host: u64,
-    /// Time in kernels by device events, milliseconds.
-    pub device_ms: f64,
-    /// Kernels that were compiled.
-    pub jit_compiled: u64,
-    /// Kernels that were in the cache.
-    pub jit_cached: u64,
-    /// Time to compile or to look up, milliseconds.
-    pub jit_ms: f64,
-}
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::ir::{Aggregate, Function, Range};
+use crate::jit::Jit;
 
 /// One aggregate over any number of chunks of the same columns.
+///
+/// Chunks whose keys have few values are added up by each thread on its own; the
+/// first chunk whose keys have too many makes a table on the device, and all later
+/// chunks use it.
 #[derive(Debug)]
 pub struct AggregateRun {
-    gpu: Arc<dyn Gpu>,
-    jit: Arc<Jit>,
-    stream: Stream,
+    context: Context,
     aggregate: Aggregate,
     /// Columns that some expression reads.
     columns: Vec<usize>,
     /// What statistics prove about a column.
     known: HashMap<usize, Range>,
     totals: Totals,
-    counts: RunCounts,
+    table: Option<GroupTable>,
     last_kernel: Option<String>,
 }
 
@@ -66,18 +43,15 @@ impl AggregateRun {
         aggregate: Aggregate,
         known: HashMap<usize, Range>,
     ) -> Result<AggregateRun> {
-        let stream = Stream::new(&gpu)?;
         let columns = codegen::columns_of(&aggregate);
-        let totals = Totals::new(aggregate.calls.iter().map(|call| call.function).collect());
+        let totals = Totals::new(functions(&aggregate));
         Ok(AggregateRun {
-            gpu,
-            jit,
-            stream,
+            context: Context::new(gpu, jit)?,
             aggregate,
             columns,
             known,
             totals,
-            counts: RunCounts::default(),
+            table: None,
             last_kernel: None,
         })
     }
@@ -94,8 +68,9 @@ impl AggregateRun {
             let column = stage(array, self.known.get(index).copied()).map_err(unsupported)?;
             staged.insert(*index, column);
         }
-        let chunk = DeviceChunk::upload(&self.gpu, &self.stream, &staged, n_rows)?;
-        self.counts.bytes_to_device += chunk.bytes() as u64;
+        let context = &mut self.context;
+        let chunk = DeviceChunk::upload(&context.gpu, &context.stream, &staged, n_rows)?;
+        context.counts.bytes_to_device += chunk.bytes() as u64;
         self.add_resident(&chunk)
     }
 
@@ -105,175 +80,165 @@ impl AggregateRun {
         if chunk.n_rows == 0 {
             return Ok(());
         }
+        if self.table.is_some() || !self.add_to_few(chunk)? {
+            self.add_to_many(chunk)?;
+        }
+        self.context.counts.rows += chunk.n_rows as u64;
+        self.context.counts.chunks += 1;
+        Ok(())
+    }
+
+    /// Adds the chunk if its keys have few values; false if they have not.
+    fn add_to_few(&mut self, chunk: &DeviceChunk) -> Result<bool> {
         // A kernel adds up one chunk only, so its rows bound every sum. They pick how
         // states are held and do not stand in the text, so other sizes share it.
         let rows_max = chunk.n_rows as u64;
-        let kernel =
-            codegen::generate(&self.aggregate, &chunk.shapes(), rows_max).map_err(unsupported)?;
-        let words = self.launch(&kernel, chunk)?;
+        let kernel = match codegen::generate(&self.aggregate, &chunk.shapes(), rows_max) {
+            Ok(kernel) => kernel,
+            Err(reason) if reason.code == codegen::TOO_MANY_GROUPS => return Ok(false),
+            Err(reason) => return Err(unsupported(reason)),
+        };
+        let words = few_groups::launch(&mut self.context, &kernel, chunk)?;
         self.totals.add_chunk(&kernel, &words)?;
-        self.counts.rows += chunk.n_rows as u64;
-        self.counts.chunks += 1;
+        self.last_kernel = Some(kernel.name);
+        Ok(true)
+    }
+
+    fn add_to_many(&mut self, chunk: &DeviceChunk) -> Result<()> {
+        let kernel =
+            codegen::generate_many(&self.aggregate, &chunk.shapes()).map_err(unsupported)?;
+        let mut table = match self.table.take() {
+            Some(table) => table,
+            None => GroupTable::new(&self.context, &kernel)?,
+        };
+        table.add(&mut self.context, &kernel, chunk)?;
+        self.table = Some(table);
         self.last_kernel = Some(kernel.name);
         Ok(())
     }
 
     /// The groups and what was done to get them.
-    pub fn finish(mut self) -> (Totals, RunCounts) {
+    pub fn finish(mut self) -> Result<(Groups, RunCounts)> {
         if self.aggregate.keys.is_empty() {
             self.totals.ensure_group_without_keys();
         }
-        (self.totals, self.counts)
+        let groups = match self.table {
+            None => Groups::few(&self.totals),
+            Some(table) => {
+                let functions = functions(&self.aggregate);
+                let many = table.finish(&mut self.context, &functions)?;
+                Groups::many(many, &self.totals, &functions)?
+            }
+        };
+        Ok((groups, self.context.counts))
     }
 
     /// The kernel of the last chunk.
     pub fn kernel_name(&self) -> Option<&str> {
         self.last_kernel.as_deref()
     }
+}
 
-    fn launch(&mut self, kernel: &AggregateKernel, chunk: &DeviceChunk) -> Result<Vec<u64>> {
-        let source = Source::new(kernel.name.clone(), kernel.text.clone());
-        let (started, n_before) = (Instant::now(), self.jit.stats().n_compiled);
-        let loaded = self.jit.get(&self.gpu, &source)?;
-        // Another run that compiles at the same moment may be counted here too.
-        if self.jit.stats().n_compiled > n_before {
-            self.counts.jit_compiled += 1;
-        } else {
-            self.counts.jit_cached += 1;
-        }
-        self.counts.jit_ms += started.elapsed().as_secs_f64() * 1e3;
-        let entry = loaded.kernel(&kernel.name)?;
-
-        let mut initial = Vec::with_capacity(kernel.n_groups * kernel.n_words);
-        for _ in 0..kernel.n_groups {
-            for slot in &kernel.slots {
-                initial.extend(std::iter::repeat_n(slot.kind.initial(), slot.kind.words()));
-            }
-        }
-        let state = DeviceBuffer::from_slice(&self.gpu, &self.stream, &initial)?;
-        let first_fault = DeviceBuffer::from_slice(&self.gpu, &self.stream, &[u64::MAX])?;
-
-        let mut params = ParameterBytes::default();
-        params.word(chunk.n_rows as u64);
-        params.word(first_fault.ptr().0);
-        params.word(state.ptr().0);
-        for index in &kernel.columns {
-            let column = chunk.column(*index)?;
-            params.pair(column.values_address(), column.validity_address());
-            self.counts.bytes_read += column.bytes() as u64;
-        }
-        for parameter in &kernel.parameters {
-            params.constant(parameter)?;
-        }
-
-        let shape = self.shape(&entry, kernel, chunk.n_rows)?;
-        let before = Event::record_timing(&self.stream)?;
-        // SAFETY: the fields were appended in the order of the generated struct, each
-        // in its own 16 bytes as the struct aligns them; all buffers live until the
-        // stream has passed the reads below, which wait for it.
-        unsafe { self.stream.launch_bytes(&entry, shape, &params.bytes)? };
-        let after = Event::record_timing(&self.stream)?;
-        let faults: Vec<u64> = first_fault.to_vec(&self.stream)?;
-        let words: Vec<u64> = state.to_vec(&self.stream)?;
-        self.counts.bytes_to_host += (words.len() + faults.len()) as u64 * 8;
-        self.counts.device_ms += f64::from(after.ms_since(&before)?);
-        match faults.first().copied() {
-            Some(u64::MAX) => Ok(words),
-            Some(word) => Err(fault(word)),
-            None => Err(Error::Internal("the fault word was not read back".into())),
-        }
-    }
-
-    fn shape(
-        &self,
-        entry: &Kernel,
-        kernel: &AggregateKernel,
-        n_rows: usize,
-    ) -> Result<LaunchShape> {
-        let info = self.gpu.info();
-        let threads = BLOCK_THREADS.min(info.max_block_threads);
-        let shared_bytes = u32::try_from(kernel.shared_bytes(threads))
-            .map_err(|_| Error::Internal("the private states exceed 4 GiB".into()))?;
-        let resident = self
-            .gpu
-            .blocks_per_multiprocessor(entry, threads, shared_bytes)?
-            .max(1);
-        let blocks_wanted = n_rows.div_ceil(threads as usize);
-        let blocks_max = info.multiprocessors * resident.min(BLOCKS_PER_MULTIPROCESSOR);
-        let grid = u32::try_from(blocks_wanted)
-            .unwrap_or(u32::MAX)
-            .min(blocks_max.max(1));
-        Ok(LaunchShape {
-            grid,
-            block: threads,
-            shared_bytes,
-        })
-    }
+fn functions(aggregate: &Aggregate) -> Vec<Function> {
+    aggregate.calls.iter().map(|call| call.function).collect()
 }
 
 fn unsupported(reason: Unsupported) -> Error {
     Error::Unsupported(reason.message)
 }
 
-/// Row in the upper 56 bits, code in the lower 8, as `raise` packs them.
-fn fault(word: u64) -> Error {
-    match Fault::from_code((word & 0xff) as u32) {
-        Some(fault) => Error::DataFault(DataFault {
-            fault,
-            row: word >> 8,
-            expression: 0,
-        }),
-        None => Error::Internal(format!(
-            "a kernel reported fault {word:#x}, which does not exist"
-        )),
-    }
+/// Groups that were added up apart: few, so plain values do.
+type Apart = Vec<(Vec<Option<Number>>, Vec<Option<Number>>)>;
+
+/// The groups of a finished aggregate, numbered from 0 in no particular order.
+#[derive(Debug)]
+pub struct Groups {
+    /// Those of the device's table.
+    many: Option<ManyGroups>,
+    /// Those beside it.
+    apart: Apart,
+    /// Groups of the table that earlier chunks had added to apart: their values.
+    merged: HashMap<usize, Vec<Option<Number>>>,
 }
 
-/// The parameter struct's bytes: every field has 16 bytes of its own.
-#[derive(Default)]
-struct ParameterBytes {
-    bytes: Vec<u8>,
-}
-
-impl ParameterBytes {
-    fn word(&mut self, value: u64) {
-        self.pair(value, 0);
+impl Groups {
+    fn few(totals: &Totals) -> Groups {
+        Groups {
+            many: None,
+            apart: apart(totals),
+            merged: HashMap::new(),
+        }
     }
 
-    fn pair(&mut self, first: u64, second: u64) {
-        self.bytes.extend(first.to_ne_bytes());
-        self.bytes.extend(second.to_ne_bytes());
-    }
-
-    fn constant(&mut self, parameter: &Parameter) -> Result<()> {
-        let field: [u8; 16] = match (&parameter.literal, parameter.register) {
-            // A little-endian integer reads the same at every narrower width.
-            (
-                Literal::Integer(value),
-                ValueRegister::Integer(Register::I32 | Register::I64 | Register::I128, _),
-            ) => value.to_le_bytes(),
-            (Literal::Bool(value), ValueRegister::Bool) => i128::from(*value).to_le_bytes(),
-            (Literal::Float(bits), ValueRegister::F64) => u128::from(*bits).to_le_bytes(),
-            (Literal::Float(bits), ValueRegister::F32) => {
-                u128::from((f64::from_bits(*bits) as f32).to_bits()).to_le_bytes()
+    /// A table's groups, and those that chunks before the table had added up.
+    fn many(many: ManyGroups, totals: &Totals, functions: &[Function]) -> Result<Groups> {
+        let mut earlier: Apart = apart(totals);
+        let mut merged = HashMap::new();
+        if !earlier.is_empty() {
+            let n_keys = earlier[0].0.len();
+            for group in 0..many.len() {
+                let key: Vec<Option<Number>> = (0..n_keys).map(|k| many.key(k, group)).collect();
+                let Some(at) = earlier.iter().position(|(known, _)| *known == key) else {
+                    continue;
+                };
+                let (_, values) = earlier.swap_remove(at);
+                let mut both = Vec::with_capacity(functions.len());
+                for (call, (function, value)) in functions.iter().zip(values).enumerate() {
+                    both.push(merge(*function, value, many.value(call, group)?)?);
+                }
+                merged.insert(group, both);
+                if earlier.is_empty() {
+                    break;
+                }
             }
-            (literal, register) => {
-                return Err(Error::Internal(format!(
-                    "constant {literal:?} held as {}",
-                    register.name()
-                )));
-            }
-        };
-        self.bytes.extend(field);
-        Ok(())
+        }
+        Ok(Groups {
+            many: Some(many),
+            apart: earlier,
+            merged,
+        })
+    }
+
+    /// Number of groups.
+    pub fn len(&self) -> usize {
+        self.n_many() + self.apart.len()
+    }
+
+    /// Whether there is no group.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn n_many(&self) -> usize {
+        self.many.as_ref().map_or(0, ManyGroups::len)
+    }
+
+    /// The value of key `key` of a group; null when it is null.
+    pub fn key(&self, key: usize, group: usize) -> Option<Number> {
+        match &self.many {
+            Some(many) if group < many.len() => many.key(key, group),
+            _ => self.apart[group - self.n_many()].0[key],
+        }
+    }
+
+    /// The value of call `call` of a group; null when no row went in.
+    pub fn value(&self, call: usize, group: usize) -> Result<Option<Number>> {
+        match &self.many {
+            Some(many) if group < many.len() => match self.merged.get(&group) {
+                Some(values) => Ok(values[call]),
+                None => many.value(call, group),
+            },
+            _ => Ok(self.apart[group - self.n_many()].1[call]),
+        }
     }
 }
 
-impl Totals {
-    /// The values of one call over all groups, in the order of [`Totals::groups`].
-    pub fn column(&self, call: usize) -> impl Iterator<Item = Option<Number>> + '_ {
-        self.groups()
-            .values()
-            .map(move |values| values.get(call).copied().flatten())
-    }
+fn apart(totals: &Totals) -> Apart {
+    let groups = totals.groups().iter();
+    groups
+        .map(|(key, values)| {
+            let key = key.iter().map(|value| value.map(Number::Integer)).collect();
+            (key, values.clone())
+        })
+        .collect()
 }

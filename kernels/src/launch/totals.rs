@@ -79,7 +79,7 @@ impl Totals {
                 .functions
                 .iter()
                 .zip(&kernel.calls)
-                .map(|(function, call)| read(*function, call, state))
+                .map(|(function, call)| decode(*function, call, state))
                 .collect::<Result<GroupTotals>>()?;
             match self.groups.get_mut(&key) {
                 None => {
@@ -114,22 +114,30 @@ fn decode_key(kernel: &AggregateKernel, mut number: usize) -> Vec<Option<i128>> 
     key
 }
 
-fn read(function: Function, call: &CallState, state: &[u64]) -> Result<Option<Number>> {
-    let rows = state[call.rows.at];
+/// The value of one call from the words of a group's state.
+pub(super) fn decode(
+    function: Function,
+    call: &CallState,
+    state: &[u64],
+) -> Result<Option<Number>> {
+    let rows = call.rows.map(|rows| state[rows.at]);
     if function == Function::Count {
-        return Ok(Some(Number::Integer(i128::from(rows))));
+        return Ok(Some(Number::Integer(i128::from(state[call.value.at]))));
     }
-    if rows == 0 {
+    if rows == Some(0) {
         return Ok(None);
     }
-    decode(call.value, call.register, state).map(Some)
+    value(call.value, call.register, state).map(Some)
 }
 
-fn decode(slot: Slot, register: Option<ValueRegister>, state: &[u64]) -> Result<Number> {
+fn value(slot: Slot, register: Option<ValueRegister>, state: &[u64]) -> Result<Number> {
     let word = state[slot.at];
     Ok(match slot.kind {
         AccumulatorKind::Count => Number::Integer(i128::from(word)),
         AccumulatorKind::SumI64 => Number::Integer(i128::from(word as i64)),
+        AccumulatorKind::SumI128 => {
+            Number::Integer((u128::from(state[slot.at + 1]) << 64 | u128::from(word)) as i128)
+        }
         AccumulatorKind::SumI192 => {
             let low = (u128::from(state[slot.at + 1]) << 64 | u128::from(word)) as i128;
             // The third word only repeats the sign when the sum fits 128 bits.
@@ -166,7 +174,11 @@ fn unordered_float(word: u64) -> f64 {
     }
 }
 
-fn merge(function: Function, a: Option<Number>, b: Option<Number>) -> Result<Option<Number>> {
+pub(super) fn merge(
+    function: Function,
+    a: Option<Number>,
+    b: Option<Number>,
+) -> Result<Option<Number>> {
     let (Some(a), Some(b)) = (a, b) else {
         return Ok(a.or(b));
     };

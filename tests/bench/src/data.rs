@@ -17,6 +17,7 @@ pub mod column {
     pub const FLAG: usize = 4;
     pub const STATUS: usize = 5;
     pub const SHIPDATE: usize = 6;
+    pub const ORDERKEY: usize = 7;
 }
 
 /// The columns that Q1 and Q6 read, in chunks of this many rows; parts are generated
@@ -88,6 +89,7 @@ fn select(batch: &RecordBatch) -> RecordBatch {
         ("flag", code("l_returnflag", &["A", "N", "R"])),
         ("status", code("l_linestatus", &["F", "O"])),
         ("shipdate", column("l_shipdate")),
+        ("orderkey", column("l_orderkey")),
     ])
     .expect("columns of one length")
 }

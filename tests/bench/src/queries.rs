@@ -146,3 +146,17 @@ pub fn q1() -> Query {
         plain_bytes: 38,
     }
 }
+
+/// The sum of prices of each order from 1995 on: many groups.
+pub fn orders() -> Query {
+    Query {
+        name: "orders",
+        aggregate: Aggregate {
+            filter: Some(is(BinaryOp::GreaterOrEqual, shipdate(), day(9131))),
+            keys: vec![Expr::column(column::ORDERKEY, Type::I64, false)],
+            calls: vec![sum(money(column::PRICE))],
+        },
+        columns: vec![column::PRICE, column::SHIPDATE, column::ORDERKEY],
+        plain_bytes: 20,
+    }
+}

@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::ScalarValue;
@@ -36,7 +36,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 use kernels::ir::Aggregate;
-use kernels::launch::{AggregateRun, Number, RunCounts, Totals};
+use kernels::launch::{AggregateRun, Groups, Number, RunCounts};
 
 use super::dictionary::Dictionary;
 use super::{Device, finish};
@@ -388,8 +388,8 @@ impl Job {
             }
         }
         report.kernel = run.kernel_name().unwrap_or_default().to_string();
-        let (totals, counts) = run.finish();
-        let batch = self.finish(&totals, &dictionaries)?;
+        let (groups, counts) = run.finish()?;
+        let batch = self.finish(&groups, &dictionaries)?;
         add_counts(&mut report, counts);
         if let Some(bandwidth) = device.gpu.info().bandwidth_bytes_per_s {
             report.ideal_ms = report.bytes_read as f64 / bandwidth * 1e3;
@@ -401,31 +401,29 @@ impl Job {
     /// The result's columns: keys, then one for each output.
     fn finish(
         &self,
-        totals: &Totals,
+        groups: &Groups,
         dictionaries: &BTreeMap<usize, Dictionary>,
     ) -> Result<RecordBatch> {
         let n_keys = self.aggregate.keys.len();
         let mut columns: Vec<ArrayRef> = Vec::new();
         for (index, field) in self.schema.fields().iter().enumerate() {
             let data_type = field.data_type();
-            let values: Vec<ScalarValue> = if index < n_keys {
-                let dictionary =
-                    self.key_dictionaries[index].and_then(|column| dictionaries.get(&column));
-                totals
-                    .groups()
-                    .keys()
-                    .map(|key| key_value(key[index], dictionary, data_type))
-                    .collect::<Result<_>>()?
-            } else {
-                self.output(&self.outputs[index - n_keys], totals, data_type)?
-            };
-            columns.push(if values.is_empty() {
-                arrow::array::new_empty_array(data_type)
-            } else {
-                ScalarValue::iter_to_array(values)?
+            let dictionary = (index < n_keys)
+                .then(|| self.key_dictionaries[index].and_then(|c| dictionaries.get(&c)))
+                .flatten();
+            let numbers = 0..groups.len();
+            columns.push(match dictionary {
+                Some(dictionary) => {
+                    let texts = numbers.map(|group| text(groups.key(index, group), dictionary));
+                    Arc::new(texts.collect::<Result<StringArray>>()?)
+                }
+                None if index < n_keys => {
+                    finish::column(numbers.map(|group| Ok(groups.key(index, group))), data_type)?
+                }
+                None => self.output(&self.outputs[index - n_keys], groups, data_type)?,
             });
         }
-        let options = RecordBatchOptions::new().with_row_count(Some(totals.groups().len()));
+        let options = RecordBatchOptions::new().with_row_count(Some(groups.len()));
         Ok(RecordBatch::try_new_with_options(
             Arc::clone(&self.schema),
             columns,
@@ -433,48 +431,49 @@ impl Job {
         )?)
     }
 
-    fn output(
-        &self,
-        output: &Output,
-        totals: &Totals,
-        data_type: &DataType,
-    ) -> Result<Vec<ScalarValue>> {
-        match output {
-            Output::Value(call) => totals
-                .column(*call)
-                .map(|number| finish::value(number, data_type))
-                .collect(),
-            Output::Average { sum, count, scale } => totals
-                .column(*sum)
-                .zip(totals.column(*count))
-                .map(|(sum, count)| {
-                    let count = match count {
-                        Some(Number::Integer(count)) => count,
-                        _ => 0,
-                    };
-                    finish::average(sum, count, *scale, data_type)
+    fn output(&self, output: &Output, groups: &Groups, data_type: &DataType) -> Result<ArrayRef> {
+        let number = |call: usize, group: usize| {
+            groups
+                .value(call, group)
+                .map_err(|error| match Failure::from(error) {
+                    Failure::User(error) => error,
+                    Failure::Device(reason) => DataFusionError::Internal(reason.message),
                 })
-                .collect(),
+        };
+        let numbers = 0..groups.len();
+        match output {
+            Output::Value(call) => {
+                finish::column(numbers.map(|group| number(*call, group)), data_type)
+            }
+            Output::Average { sum, count, scale } => {
+                let values = numbers
+                    .map(|group| {
+                        let count = match number(*count, group)? {
+                            Some(Number::Integer(count)) => count,
+                            _ => 0,
+                        };
+                        finish::average(number(*sum, group)?, count, *scale, data_type)
+                    })
+                    .collect::<Result<Vec<ScalarValue>>>()?;
+                finish::array(values, data_type)
+            }
         }
     }
 }
 
-fn key_value(
-    key: Option<i128>,
-    dictionary: Option<&Dictionary>,
-    data_type: &DataType,
-) -> Result<ScalarValue> {
-    let Some(dictionary) = dictionary else {
-        return finish::value(key.map(Number::Integer), data_type);
-    };
-    match key {
-        None => ScalarValue::try_from(data_type),
-        Some(code) => match dictionary.text(code) {
-            Some(text) => Ok(ScalarValue::Utf8(Some(text.to_string()))),
+/// The text of a dictionary code.
+fn text(code: Option<Number>, dictionary: &Dictionary) -> Result<Option<&str>> {
+    match code {
+        None => Ok(None),
+        Some(Number::Integer(code)) => match dictionary.text(code) {
+            Some(text) => Ok(Some(text)),
             None => Err(DataFusionError::Internal(format!(
                 "dictionary code {code} does not exist"
             ))),
         },
+        Some(Number::Float(_)) => Err(DataFusionError::Internal(
+            "a dictionary code is a whole number".into(),
+        )),
     }
 }
 

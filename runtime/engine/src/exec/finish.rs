@@ -1,9 +1,62 @@
 //! Totals to the values of the result's columns.
 
-use arrow::datatypes::DataType;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, PrimitiveBuilder, new_empty_array};
+use arrow::datatypes::{DataType, Date32Type, Decimal128Type, Int32Type, Int64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use kernels::launch::Number;
+
+/// A column of numbers as an array of this type.
+pub fn column(
+    numbers: impl Iterator<Item = Result<Option<Number>>>,
+    data_type: &DataType,
+) -> Result<ArrayRef> {
+    // The types that long columns have are built without a value object a row.
+    macro_rules! primitive {
+        ($kind:ty, $narrow:expr) => {{
+            let mut builder = PrimitiveBuilder::<$kind>::new();
+            for number in numbers {
+                match number? {
+                    None => builder.append_null(),
+                    Some(Number::Integer(v)) => {
+                        builder.append_value($narrow(v).ok_or_else(|| overflow(v, data_type))?);
+                    }
+                    Some(Number::Float(_)) => return Err(mismatch(data_type)),
+                }
+            }
+            Ok(Arc::new(builder.finish().with_data_type(data_type.clone())) as ArrayRef)
+        }};
+    }
+    match data_type {
+        DataType::Int32 => primitive!(Int32Type, |v: i128| i32::try_from(v).ok()),
+        DataType::Int64 => primitive!(Int64Type, |v: i128| i64::try_from(v).ok()),
+        DataType::Date32 => primitive!(Date32Type, |v: i128| i32::try_from(v).ok()),
+        DataType::Decimal128(precision, _) => {
+            let bound = 10i128
+                .checked_pow(u32::from(*precision))
+                .unwrap_or(i128::MAX);
+            primitive!(Decimal128Type, |v: i128| (v.unsigned_abs()
+                < bound.unsigned_abs())
+            .then_some(v))
+        }
+        _ => {
+            let values = numbers
+                .map(|number| value(number?, data_type))
+                .collect::<Result<Vec<ScalarValue>>>()?;
+            array(values, data_type)
+        }
+    }
+}
+
+/// Values of one type as an array, which may be empty.
+pub fn array(values: Vec<ScalarValue>, data_type: &DataType) -> Result<ArrayRef> {
+    if values.is_empty() {
+        return Ok(new_empty_array(data_type));
+    }
+    ScalarValue::iter_to_array(values)
+}
 
 /// A number as a value of this type; null when there is none.
 ///

@@ -98,12 +98,6 @@ fn lower_aggregate(first: &AggregateExec) -> Result<Candidate, Reason> {
                     &format!("a computed text key ({expr}) is not on the GPU yet"),
                 ));
             }
-            (_, ty) if ty.is_float() => {
-                return Err(refused(
-                    "unsupported-key",
-                    &format!("a float key ({expr}) is not on the GPU yet"),
-                ));
-            }
             _ => (key, None),
         };
         keys.push(key);

@@ -1,0 +1,73 @@
+// Many groups: an open-addressing table of group numbers over an array of groups.
+//
+//   slots   [ 0 | 7+2 | 0 | 1 | 4+2 | ... ]      0 empty, 1 being made, else number + 2
+//                   |
+//   rows    number 7: [ key words | state words ]
+//
+// Key and state stand together, so a row that hits its group touches one or two
+// sectors. The host makes the table at least twice as large as the groups that can
+// be there after the launch, so a probe always ends.
+#pragma once
+
+struct GroupTableRef {
+  u32* slots;
+  u64* rows;
+  u32* n_groups;
+  u64 mask;  // number of slots - 1, a power of two - 1
+};
+
+WL_DEVICE u64 mix(u64 h) {
+  h ^= h >> 32;
+  h *= 0xd6e8feb86659fd93ULL;
+  h ^= h >> 32;
+  h *= 0xd6e8feb86659fd93ULL;
+  h ^= h >> 32;
+  return h;
+}
+
+WL_DEVICE u64 hash_key(const u64* key, u32 n_words) {
+  u64 h = 0x9e3779b97f4a7c15ULL;
+  for (u32 w = 0; w < n_words; ++w) h = mix(h ^ key[w]);
+  return h;
+}
+
+// A key value as a word in which equal values have equal bits: one zero, one NaN.
+WL_DEVICE u64 key_word(i32 v) { return static_cast<u64>(static_cast<i64>(v)); }
+WL_DEVICE u64 key_word(i64 v) { return static_cast<u64>(v); }
+WL_DEVICE u64 key_word(bool v) { return v ? 1 : 0; }
+WL_DEVICE u64 key_word(f64 v) {
+  if (v != v) return 0x7ff8000000000000ULL;
+  if (v == 0) v = 0;
+  u64 bits;
+  copy_bits(bits, v);
+  return bits;
+}
+WL_DEVICE u64 key_word(f32 v) { return key_word(static_cast<f64>(v)); }
+
+// The group of this key, made with the initial states if it is new: the address of
+// its key words, which the state words follow.
+template <u32 KeyWords, u32 StateWords, class Initial>
+WL_DEVICE u64* find_or_insert(const GroupTableRef& table, const u64 (&key)[KeyWords], Initial initial) {
+  for (u64 at = hash_key(key, KeyWords) & table.mask;; at = (at + 1) & table.mask) {
+    u32 slot = load_acquire(table.slots + at);
+    if (slot == 0) {
+      slot = atomic_cas_u32(table.slots + at, 0, 1);
+      if (slot == 0) {
+        const u32 group = atomic_add_u32(table.n_groups, 1);
+        u64* const row = table.rows + static_cast<u64>(group) * (KeyWords + StateWords);
+        WL_UNROLL
+        for (u32 w = 0; w < KeyWords; ++w) row[w] = key[w];
+        WL_UNROLL
+        for (u32 w = 0; w < StateWords; ++w) row[KeyWords + w] = initial(w);
+        store_release(table.slots + at, group + 2);
+        return row;
+      }
+    }
+    while (slot == 1) slot = load_acquire(table.slots + at);
+    u64* const row = table.rows + static_cast<u64>(slot - 2) * (KeyWords + StateWords);
+    bool same = true;
+    WL_UNROLL
+    for (u32 w = 0; w < KeyWords; ++w) same = same && row[w] == key[w];
+    if (same) return row;
+  }
+}

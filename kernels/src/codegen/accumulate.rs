@@ -1,0 +1,262 @@
+//! Aggregate calls to accumulators: which states a group has, and the statements that
+//! update them.
+
+use std::collections::HashMap;
+
+use super::emit::{Emitter, Value, ValueRegister};
+use super::error::Unsupported;
+use crate::ir::{Call, Expr, Function, Range, Register, Type};
+
+/// How an aggregate's state is held. The names are those of
+/// `cuda/table/accumulators.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // each variant is its own documentation
+pub enum AccumulatorKind {
+    Count,
+    SumI64,
+    SumI128,
+    SumI192,
+    SumF64,
+    Min,
+    Max,
+}
+
+impl AccumulatorKind {
+    /// Number of 64-bit words.
+    pub fn words(self) -> usize {
+        match self {
+            AccumulatorKind::SumI128 => 2,
+            AccumulatorKind::SumI192 => 3,
+            _ => 1,
+        }
+    }
+
+    /// What every word starts as.
+    pub fn initial(self) -> u64 {
+        match self {
+            AccumulatorKind::Min => u64::MAX,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            AccumulatorKind::Count => "Count",
+            AccumulatorKind::SumI64 => "SumI64",
+            AccumulatorKind::SumI128 => "SumI128",
+            AccumulatorKind::SumI192 => "SumI192",
+            AccumulatorKind::SumF64 => "SumF64",
+            AccumulatorKind::Min => "Min",
+            AccumulatorKind::Max => "Max",
+        }
+    }
+}
+
+/// Where one accumulator's words stand in a group's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// How the state is held.
+    pub kind: AccumulatorKind,
+    /// Its first word.
+    pub at: usize,
+}
+
+/// How the state of one call is read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallState {
+    /// The value's accumulator.
+    pub value: Slot,
+    /// The number of rows that went in, where a group may have had none: the result
+    /// is null then. Absent when every row of a group goes in.
+    pub rows: Option<Slot>,
+    /// How the argument was held, which says how `Min` and `Max` words decode.
+    pub register: Option<ValueRegister>,
+}
+
+/// What decides how wide a sum is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lifetime {
+    /// The states hold one chunk of this many rows: its values' ranges bound them.
+    Chunk(u64),
+    /// The states outlive the chunk, so only the types bound them, and every chunk
+    /// must agree on how they are laid out.
+    Run,
+}
+
+/// More rows than this are never added to one state: 2^40 rows of 16 bytes are
+/// 16 TiB.
+const ROWS_MAX: i128 = 1 << 40;
+
+/// The states of one group, laid out as calls ask for them.
+pub(super) struct Accumulators {
+    lifetime: Lifetime,
+    slots: Vec<Slot>,
+    n_words: usize,
+    /// What is already accumulated: the same sum is kept once.
+    known: HashMap<(AccumulatorKind, Option<Expr>, Option<Expr>), Slot>,
+}
+
+impl Accumulators {
+    pub(super) fn new(lifetime: Lifetime) -> Accumulators {
+        Accumulators {
+            lifetime,
+            slots: Vec::new(),
+            n_words: 0,
+            known: HashMap::new(),
+        }
+    }
+
+    pub(super) fn n_words(&self) -> usize {
+        self.n_words
+    }
+
+    pub(super) fn into_slots(self) -> Vec<Slot> {
+        self.slots
+    }
+
+    /// Makes the first slot count the group's rows, and emits the count.
+    pub(super) fn count_rows(&mut self, emitter: &mut Emitter) {
+        let (slot, _) = self.slot(AccumulatorKind::Count, None, None);
+        emitter.line(&format!("Count::update(words, {});", slot.at));
+    }
+
+    /// The slot of this state, and whether it is new.
+    fn slot(
+        &mut self,
+        kind: AccumulatorKind,
+        arg: Option<&Expr>,
+        filter: Option<&Expr>,
+    ) -> (Slot, bool) {
+        let key = (kind, arg.cloned(), filter.cloned());
+        if let Some(slot) = self.known.get(&key) {
+            return (*slot, false);
+        }
+        let slot = Slot {
+            kind,
+            at: self.n_words,
+        };
+        self.n_words += kind.words();
+        self.slots.push(slot);
+        self.known.insert(key, slot);
+        (slot, true)
+    }
+
+    /// Emits the updates of one call, inside a block that tests its filter.
+    pub(super) fn emit_call(
+        &mut self,
+        emitter: &mut Emitter,
+        call: &Call,
+    ) -> Result<CallState, Unsupported> {
+        let Some(filter) = &call.filter else {
+            return self.emit_unfiltered(emitter, call);
+        };
+        let condition = emitter.emit(filter)?;
+        emitter.open(&format!("if (is_true({}))", condition.text));
+        let state = self.emit_unfiltered(emitter, call);
+        emitter.close();
+        state
+    }
+
+    fn emit_unfiltered(
+        &mut self,
+        emitter: &mut Emitter,
+        call: &Call,
+    ) -> Result<CallState, Unsupported> {
+        let filter = call.filter.as_ref();
+        let Some(arg) = &call.arg else {
+            let (slot, is_new) = self.slot(AccumulatorKind::Count, None, filter);
+            if is_new {
+                emitter.line(&format!("Count::update(words, {});", slot.at));
+            }
+            return Ok(CallState {
+                value: slot,
+                rows: Some(slot),
+                register: None,
+            });
+        };
+        let value = emitter.emit(arg)?;
+        let mut updates = Vec::new();
+        // Whether a row can stay out is a matter of the schema, not of this chunk.
+        let all_rows_count = !arg.nullable && filter.is_none();
+        let rows = if all_rows_count && call.function != Function::Count {
+            None
+        } else {
+            let counted = if all_rows_count { None } else { Some(arg) };
+            let (slot, is_new) = self.slot(AccumulatorKind::Count, counted, filter);
+            if is_new {
+                updates.push(format!("Count::update(words, {});", slot.at));
+            }
+            Some(slot)
+        };
+        let slot = match (call.function, rows) {
+            (Function::Count, Some(rows)) => rows,
+            (function, _) => {
+                let kind = self.kind(function, arg, &value)?;
+                let (slot, is_new) = self.slot(kind, Some(arg), filter);
+                if is_new {
+                    updates.push(format!(
+                        "{}::update(words, {}, value_of({}));",
+                        kind.name(),
+                        slot.at,
+                        value.text
+                    ));
+                }
+                slot
+            }
+        };
+        if !updates.is_empty() {
+            if value.nullable {
+                emitter.open(&format!("if (is_valid({}))", value.text));
+            }
+            for update in &updates {
+                emitter.line(update);
+            }
+            if value.nullable {
+                emitter.close();
+            }
+        }
+        Ok(CallState {
+            value: slot,
+            rows,
+            register: Some(value.register),
+        })
+    }
+
+    fn kind(
+        &self,
+        function: Function,
+        arg: &Expr,
+        value: &Value,
+    ) -> Result<AccumulatorKind, Unsupported> {
+        Ok(match (function, value.register) {
+            (Function::Sum, ValueRegister::Integer(_, range)) => self.sum_kind(arg.ty, range),
+            (Function::Sum, ValueRegister::F32 | ValueRegister::F64) => AccumulatorKind::SumF64,
+            (Function::Min | Function::Max, ValueRegister::Integer(Register::I128, _)) => {
+                return Err(Unsupported::expression("min or max of a 128-bit value"));
+            }
+            (Function::Min, _) => AccumulatorKind::Min,
+            (Function::Max, _) => AccumulatorKind::Max,
+            (_, register) => {
+                return Err(Unsupported::expression(format!(
+                    "{function:?} of {}",
+                    register.name()
+                )));
+            }
+        })
+    }
+
+    fn sum_kind(&self, ty: Type, range: Range) -> AccumulatorKind {
+        let total =
+            |range: Range, rows: i128| range.union(Range::point(0)).product(Range::new(0, rows));
+        match self.lifetime {
+            Lifetime::Chunk(rows) => match total(range, i128::from(rows)) {
+                Some(total) if total.fits(64) => AccumulatorKind::SumI64,
+                _ => AccumulatorKind::SumI192,
+            },
+            Lifetime::Run => match ty.full_range().and_then(|range| total(range, ROWS_MAX)) {
+                Some(_) => AccumulatorKind::SumI128,
+                None => AccumulatorKind::SumI192,
+            },
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The aggregate kernel for any number of groups: one table on the device that every
+//! chunk adds to.
+//!
+//! Chunks may be stored in different widths and so run different kernels; keys and
+//! states therefore have a layout that follows from types alone.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
+use super::aggregate::BLOCK_THREADS;
+use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
+use super::error::Unsupported;
+use super::tile::{columns_of, eager_columns, fields, named, row_loop};
+use crate::ir::{Aggregate, Expr, Type};
+
+/// Where a key stands among the words of a group's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyWords {
+    /// Its first word.
+    pub at: usize,
+    /// One word, or two for values that need 128 bits.
+    pub n_words: usize,
+    /// Whether the word holds the bits of a binary64.
+    pub is_float: bool,
+    /// Its bit in the first key word when the key can be null.
+    pub null_bit: Option<u32>,
+}
+
+/// A generated kernel and what is needed to launch it and to read its result.
+#[derive(Debug, Clone)]
+pub struct ManyGroupsKernel {
+    /// The entry point: `group_` and a hash of the text.
+    pub name: String,
+    /// The CUDA C++ text.
+    pub text: String,
+    /// Source columns, in the order of their fields in the parameters.
+    pub columns: Vec<usize>,
+    /// Constants, in the order of their fields.
+    pub parameters: Vec<Parameter>,
+    /// Where each key stands.
+    pub keys: Vec<KeyWords>,
+    /// Words of a group's key.
+    pub key_words: usize,
+    /// Words of a group's state, which follow the key.
+    pub state_words: usize,
+    /// Every accumulator.
+    pub slots: Vec<Slot>,
+    /// How each call is read back.
+    pub calls: Vec<CallState>,
+}
+
+/// Generates the kernel that adds a chunk with these columns to a group table.
+pub fn generate_many(
+    aggregate: &Aggregate,
+    columns: &HashMap<usize, ColumnShape>,
+) -> Result<ManyGroupsKernel, Unsupported> {
+    let used = columns_of(aggregate);
+    let (eager, tile_rows) = eager_columns(aggregate, &used, columns);
+    let mut emitter = Emitter::new(columns.clone());
+    emitter.preload(eager.iter().map(|(index, _)| *index));
+    if let Some(filter) = &aggregate.filter {
+        emitter.filter(filter, "continue")?;
+    }
+    let (keys, key_words) = key_layout(&aggregate.keys)?;
+    emit_key(&mut emitter, &aggregate.keys, &keys, key_words)?;
+    let mut accumulators = Accumulators::new(Lifetime::Run);
+    let mut calls = Vec::new();
+    for call in &aggregate.calls {
+        calls.push(accumulators.emit_call(&mut emitter, call)?);
+    }
+    let state_words = accumulators.n_words();
+    let mut kernel = ManyGroupsKernel {
+        name: String::new(),
+        text: String::new(),
+        columns: used,
+        parameters: emitter.parameters().to_vec(),
+        keys,
+        key_words,
+        state_words,
+        slots: accumulators.into_slots(),
+        calls,
+    };
+    let rows = row_loop(&eager, tile_rows, emitter.body());
+    (kernel.name, kernel.text) = named("group", &kernel_text(&kernel, &rows));
+    Ok(kernel)
+}
+
+/// The layout of keys: a word of null bits when some key can be null, then the keys.
+fn key_layout(keys: &[Expr]) -> Result<(Vec<KeyWords>, usize), Unsupported> {
+    let any_null = keys.iter().any(|key| key.nullable);
+    let mut n_words = usize::from(any_null);
+    let mut layout = Vec::new();
+    let mut n_nullable = 0;
+    for key in keys {
+        let wide = key.ty.full_range().is_some_and(|range| !range.fits(64));
+        if key.ty == Type::Utf8 || n_nullable == 64 {
+            return Err(Unsupported::expression(format!(
+                "a group key of type {}",
+                key.ty
+            )));
+        }
+        let null_bit = key.nullable.then(|| {
+            n_nullable += 1;
+            n_nullable - 1
+        });
+        let words = KeyWords {
+            at: n_words,
+            n_words: if wide { 2 } else { 1 },
+            is_float: key.ty.is_float(),
+            null_bit,
+        };
+        n_words += words.n_words;
+        layout.push(words);
+    }
+    Ok((layout, n_words))
+}
+
+fn emit_key(
+    emitter: &mut Emitter,
+    keys: &[Expr],
+    layout: &[KeyWords],
+    key_words: usize,
+) -> Result<(), Unsupported> {
+    let values = keys
+        .iter()
+        .map(|key| emitter.emit(key))
+        .collect::<Result<Vec<_>, _>>()?;
+    emitter.line(&format!("u64 key[{key_words}]{{}};"));
+    for (value, words) in values.iter().zip(layout) {
+        let guarded = value.nullable;
+        if guarded {
+            emitter.open(&format!("if (is_valid({}))", value.text));
+        }
+        let at = words.at;
+        if words.n_words == 2 {
+            let wide = format!("static_cast<i128>(value_of({}))", value.text);
+            emitter.line(&format!("key[{at}] = static_cast<u64>({wide});"));
+            emitter.line(&format!(
+                "key[{}] = static_cast<u64>({wide} >> 64);",
+                at + 1
+            ));
+        } else {
+            // A value of a narrow type may be held wider than its type for a moment.
+            let narrow = match value.register {
+                ValueRegister::Integer(crate::ir::Register::I128, _) => "static_cast<i64>",
+                _ => "",
+            };
+            emitter.line(&format!(
+                "key[{at}] = key_word({narrow}(value_of({})));",
+                value.text
+            ));
+        }
+        if guarded {
+            emitter.close();
+            if let Some(bit) = words.null_bit {
+                emitter.open(&format!("if (!is_valid({}))", value.text));
+                emitter.line(&format!("key[0] |= {}ULL;", 1u64 << bit));
+                emitter.close();
+            }
+        }
+    }
+    emitter.line(
+        "u64* const group = find_or_insert<key_words, state_words>(p.table, key, \
+         [](u32 at) { return initial_word(at); });",
+    );
+    emitter.line("const GlobalWords words{group + key_words};");
+    Ok(())
+}
+
+fn kernel_text(kernel: &ManyGroupsKernel, rows: &str) -> String {
+    let fields = fields(&kernel.columns, &kernel.parameters);
+    let mut initial = String::new();
+    for slot in &kernel.slots {
+        for word in 0..slot.kind.words() {
+            let (at, kind) = (slot.at + word, slot.kind.name());
+            let _ = writeln!(initial, "  case {at}: return {kind}::initial({word});");
+        }
+    }
+    let (key_words, state_words) = (kernel.key_words, kernel.state_words);
+    format!(
+        r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
+#include "prelude.h"
+#include "thread/value.h"
+#include "thread/arithmetic.h"
+#include "thread/compare.h"
+#include "thread/memory.h"
+#include "table/accumulators.h"
+#include "table/groups.h"
+#include "table/group_table.h"
+
+struct Params {{
+  alignas(16) u64 n_rows;
+  alignas(16) u64* first_fault;
+  alignas(16) GroupTableRef table;
+{fields}}};
+
+static constexpr u32 key_words = {key_words};
+static constexpr u32 state_words = {state_words};
+
+WL_DEVICE u64 initial_word(u32 at) {{
+  switch (at) {{
+{initial}  default: return 0;
+  }}
+}}
+
+WL_KERNEL(@name@, Params, p) {{
+  Thread thread{{0, NO_FAULT}};
+{rows}  report_fault(thread, p.first_fault);
+}}
+"#
+    )
+}
+
+/// The text that fills a larger table with the numbers of the groups there are, and
+/// its entry point.
+pub fn rehash_kernel() -> (&'static str, String) {
+    let text = format!(
+        r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
+#include "prelude.h"
+#include "thread/value.h"
+#include "thread/arithmetic.h"
+#include "thread/memory.h"
+#include "table/accumulators.h"
+#include "table/groups.h"
+#include "table/group_table.h"
+
+struct Params {{
+  alignas(16) u64 n_groups;
+  alignas(16) GroupTableRef table;
+  alignas(16) u64 key_words;
+  alignas(16) u64 row_words;
+}};
+
+WL_KERNEL(rehash, Params, p) {{
+  for (u64 group = first_row(); group < p.n_groups; group += row_step()) {{
+    const u64* const key = p.table.rows + group * p.row_words;
+    u64 at = hash_key(key, static_cast<u32>(p.key_words)) & p.table.mask;
+    while (atomic_cas_u32(p.table.slots + at, 0, static_cast<u32>(group) + 2) != 0) {{
+      at = (at + 1) & p.table.mask;
+    }}
+  }}
+}}
+"#
+    );
+    ("rehash", text)
+}

@@ -1,0 +1,140 @@
+//! What every kernel text shares: the parameter struct, and the loop that reads tiles
+//! of rows before it looks at them.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use super::emit::{ColumnShape, Parameter};
+use crate::ir::{Aggregate, BinaryOp, Expr, Kind};
+
+/// Bytes of a row up to which all its columns are read before the filter. Narrow
+/// columns share sectors of 32 bytes with 8 rows and more, so a filter that keeps
+/// several per cent of the rows saves next to no traffic on them, and loads that do
+/// not wait for it overlap.
+const EAGER_BYTES: usize = 16;
+
+/// Bytes that a thread should have under way to hide the latency of memory.
+const BYTES_IN_FLIGHT: usize = 64;
+
+/// The columns that are read for a whole tile before its rows are looked at, and the
+/// number of rows of a thread's tile.
+pub(super) fn eager_columns(
+    aggregate: &Aggregate,
+    used: &[usize],
+    columns: &HashMap<usize, ColumnShape>,
+) -> (Vec<(usize, ColumnShape)>, usize) {
+    let shapes = |wanted: &[usize]| -> Vec<(usize, ColumnShape)> {
+        let known = wanted
+            .iter()
+            .filter_map(|i| columns.get(i).map(|shape| (*i, *shape)));
+        known.collect()
+    };
+    let bytes = |list: &[(usize, ColumnShape)]| -> usize {
+        list.iter().map(|(_, shape)| shape.stored_bytes()).sum()
+    };
+    let mut eager = shapes(used);
+    if bytes(&eager) > EAGER_BYTES
+        && let Some(filter) = &aggregate.filter
+    {
+        // Only what the first conjunct reads: the rest waits for the rows that pass.
+        let mut first = filter;
+        while let Kind::Binary(BinaryOp::And, left, _) = &first.kind {
+            first = left;
+        }
+        let mut wanted = Vec::new();
+        add_columns(first, &mut wanted);
+        eager = shapes(&wanted);
+    }
+    let tile_rows = match BYTES_IN_FLIGHT / bytes(&eager).max(1) {
+        0 | 1 => 1,
+        2 | 3 => 2,
+        4..8 => 4,
+        _ => 8,
+    };
+    (eager, tile_rows)
+}
+
+/// The columns that the aggregate reads, in order.
+pub fn columns_of(aggregate: &Aggregate) -> Vec<usize> {
+    let mut used = Vec::new();
+    for expr in expressions(aggregate) {
+        add_columns(expr, &mut used);
+    }
+    used.sort_unstable();
+    used
+}
+
+fn add_columns(expr: &Expr, used: &mut Vec<usize>) {
+    expr.walk(&mut |e| {
+        if let Kind::Column(index) = e.kind
+            && !used.contains(&index)
+        {
+            used.push(index);
+        }
+    });
+}
+
+fn expressions(aggregate: &Aggregate) -> impl Iterator<Item = &Expr> {
+    let calls = aggregate
+        .calls
+        .iter()
+        .flat_map(|call| call.arg.iter().chain(&call.filter));
+    aggregate.filter.iter().chain(&aggregate.keys).chain(calls)
+}
+
+/// The fields of columns and constants, each in 16 bytes of its own.
+pub(super) fn fields(columns: &[usize], parameters: &[Parameter]) -> String {
+    let mut text = String::new();
+    for column in columns {
+        let _ = writeln!(text, "  alignas(16) ColumnRef c{column};");
+    }
+    for parameter in parameters {
+        let register = parameter.register.name();
+        let _ = writeln!(text, "  alignas(16) {register} {};", parameter.name);
+    }
+    text
+}
+
+/// The loop over the rows of a thread: loads of a tile, then `body` for each row.
+pub(super) fn row_loop(eager: &[(usize, ColumnShape)], tile_rows: usize, body: &str) -> String {
+    let (mut tiles, mut loads) = (String::new(), String::new());
+    for (index, shape) in eager {
+        let (register, load) = (shape.value_name(), shape.load_call(*index, "row"));
+        let _ = writeln!(tiles, "    {register} t{index}[{tile_rows}];");
+        let _ = writeln!(loads, "      t{index}[r] = {load};");
+    }
+    format!(
+        r#"  for (u64 base = first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
+{tiles}    WL_UNROLL
+    for (u32 r = 0; r < {tile_rows}; ++r) {{
+      const u64 row = clamp_row(base + r * row_step(), p.n_rows);
+{loads}    }}
+    WL_UNROLL
+    for (u32 r = 0; r < {tile_rows}; ++r) {{
+      thread.row = base + r * row_step();
+      if (thread.row >= p.n_rows) break;
+{body}    }}
+  }}
+"#
+    )
+}
+
+/// Names a kernel by its kind and a hash of its text, in which `@name@` stands for the
+/// name: a profiler line can then be traced to the source.
+pub(super) fn named(kind: &str, text: &str) -> (String, String) {
+    let name = format!("{kind}_{}", short_hash(text));
+    let text = text.replace("@name@", &name);
+    (name, text)
+}
+
+/// Twelve hex digits that tell kernels apart in a profile.
+fn short_hash(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest
+        .iter()
+        .take(6)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

@@ -1,0 +1,135 @@
+//! What every launch needs: the device, its stream, its kernels, and the account of
+//! what was done.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::parameters::{ParameterBytes, fault};
+use crate::codegen::BLOCK_THREADS;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
+use crate::jit::{Jit, Source};
+
+/// No launch has more blocks than this many a multiprocessor: each thread then takes
+/// many rows, and what it does once costs next to nothing.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
+
+/// What a run did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RunCounts {
+    /// Rows read.
+    pub rows: u64,
+    /// Launches over chunks.
+    pub chunks: u64,
+    /// Bytes of the columns that the kernels read.
+    pub bytes_read: u64,
+    /// Bytes copied to the device.
+    pub bytes_to_device: u64,
+    /// Bytes copied back.
+    pub bytes_to_host: u64,
+    /// Time in kernels by device events, milliseconds.
+    pub device_ms: f64,
+    /// Kernels that were compiled.
+    pub jit_compiled: u64,
+    /// Kernels that were in the cache.
+    pub jit_cached: u64,
+    /// Time to compile or to look up, milliseconds.
+    pub jit_ms: f64,
+}
+
+/// A device as one run uses it.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) gpu: Arc<dyn Gpu>,
+    pub(super) stream: Stream,
+    pub(super) counts: RunCounts,
+    jit: Arc<Jit>,
+    /// The row and code of the first fault of a launch.
+    first_fault: DeviceBuffer,
+}
+
+impl Context {
+    pub(super) fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>) -> Result<Context> {
+        let stream = Stream::new(&gpu)?;
+        let first_fault = DeviceBuffer::for_values::<u64>(&gpu, 1)?;
+        Ok(Context {
+            gpu,
+            stream,
+            counts: RunCounts::default(),
+            jit,
+            first_fault,
+        })
+    }
+
+    /// Where a kernel writes its first fault.
+    pub(super) fn fault_address(&self) -> u64 {
+        self.first_fault.ptr().0
+    }
+
+    /// The kernel of a text, compiled if it is new.
+    pub(super) fn kernel(&mut self, name: &str, text: &str) -> Result<Kernel> {
+        let source = Source::new(name, text);
+        let (started, n_before) = (Instant::now(), self.jit.stats().n_compiled);
+        let loaded = self.jit.get(&self.gpu, &source)?;
+        // Another run that compiles at the same moment may be counted here too.
+        if self.jit.stats().n_compiled > n_before {
+            self.counts.jit_compiled += 1;
+        } else {
+            self.counts.jit_cached += 1;
+        }
+        self.counts.jit_ms += started.elapsed().as_secs_f64() * 1e3;
+        loaded.kernel(name)
+    }
+
+    /// Blocks enough for `n_rows`, but no more than run at once.
+    pub(super) fn shape(
+        &self,
+        kernel: &Kernel,
+        n_rows: usize,
+        shared_bytes: impl Fn(u32) -> usize,
+    ) -> Result<LaunchShape> {
+        let info = self.gpu.info();
+        let threads = BLOCK_THREADS.min(info.max_block_threads);
+        let shared_bytes = u32::try_from(shared_bytes(threads))
+            .map_err(|_| Error::Internal("the private states exceed 4 GiB".into()))?;
+        let resident = self
+            .gpu
+            .blocks_per_multiprocessor(kernel, threads, shared_bytes)?
+            .clamp(1, BLOCKS_PER_MULTIPROCESSOR);
+        let blocks_max = info.multiprocessors.max(1) * resident;
+        let blocks_wanted = n_rows.div_ceil(threads as usize);
+        let grid = u32::try_from(blocks_wanted)
+            .unwrap_or(u32::MAX)
+            .min(blocks_max);
+        Ok(LaunchShape {
+            grid,
+            block: threads,
+            shared_bytes,
+        })
+    }
+
+    /// Launches, waits, adds the device time, and fails with the first fault.
+    ///
+    /// # Safety
+    /// The fields are those of the kernel's parameter struct, in order, and every
+    /// address in them is good for what the kernel does with it.
+    pub(super) unsafe fn run(
+        &mut self,
+        kernel: &Kernel,
+        shape: LaunchShape,
+        params: &ParameterBytes,
+    ) -> Result<()> {
+        self.first_fault.fill(&self.stream, 0xff)?;
+        let before = Event::record_timing(&self.stream)?;
+        // SAFETY: the caller's; what the addresses belong to outlives the wait below.
+        unsafe { self.stream.launch_bytes(kernel, shape, params.bytes())? };
+        let after = Event::record_timing(&self.stream)?;
+        let faults: Vec<u64> = self.first_fault.to_vec(&self.stream)?;
+        self.counts.device_ms += f64::from(after.ms_since(&before)?);
+        match faults.first().copied() {
+            Some(u64::MAX) => Ok(()),
+            Some(word) => Err(fault(word)),
+            None => Err(Error::Internal("the fault word was not read back".into())),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The bytes of a kernel's parameter struct, and the fault word it leaves.
+
+use crate::codegen::{Parameter, ValueRegister};
+use crate::error::{DataFault, Error, Fault, Result};
+use crate::ir::{Literal, Register};
+
+/// Row in the upper 56 bits, code in the lower 8, as `raise` packs them.
+pub(super) fn fault(word: u64) -> Error {
+    match Fault::from_code((word & 0xff) as u32) {
+        Some(fault) => Error::DataFault(DataFault {
+            fault,
+            row: word >> 8,
+            expression: 0,
+        }),
+        None => Error::Internal(format!(
+            "a kernel reported fault {word:#x}, which does not exist"
+        )),
+    }
+}
+
+/// The parameter struct's bytes: every field has 16 bytes of its own.
+#[derive(Default)]
+pub(super) struct ParameterBytes {
+    bytes: Vec<u8>,
+}
+
+impl ParameterBytes {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn word(&mut self, value: u64) {
+        self.pair(value, 0);
+    }
+
+    pub(super) fn pair(&mut self, first: u64, second: u64) {
+        self.bytes.extend(first.to_ne_bytes());
+        self.bytes.extend(second.to_ne_bytes());
+    }
+
+    pub(super) fn constant(&mut self, parameter: &Parameter) -> Result<()> {
+        let field: [u8; 16] = match (&parameter.literal, parameter.register) {
+            // A little-endian integer reads the same at every narrower width.
+            (
+                Literal::Integer(value),
+                ValueRegister::Integer(Register::I32 | Register::I64 | Register::I128, _),
+            ) => value.to_le_bytes(),
+            (Literal::Bool(value), ValueRegister::Bool) => i128::from(*value).to_le_bytes(),
+            (Literal::Float(bits), ValueRegister::F64) => u128::from(*bits).to_le_bytes(),
+            (Literal::Float(bits), ValueRegister::F32) => {
+                u128::from((f64::from_bits(*bits) as f32).to_bits()).to_le_bytes()
+            }
+            (literal, register) => {
+                return Err(Error::Internal(format!(
+                    "constant {literal:?} held as {}",
+                    register.name()
+                )));
+            }
+        };
+        self.bytes.extend(field);
+        Ok(())
+    }
+}
