@@ -4,14 +4,14 @@
 //! Lengths surround warp and tile sizes; nulls are none, all or mixed; arrays are
 //! sliced so that validity starts in the middle of a byte.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch,
 };
 use arrow::datatypes::DataType;
-use kernels::gpu::{Gpu, HostOptions, open_cuda, open_host};
+use kernels::gpu::{Gpu, HostOptions, PinnedPool, open_cuda, open_host};
 use kernels::ir::{
     Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Type, UnaryOp,
 };
@@ -31,6 +31,12 @@ fn device() -> (Arc<dyn Gpu>, Arc<Jit>) {
     (gpu, Arc::new(Jit::new(None)))
 }
 
+fn start(aggregate: &Aggregate) -> kernels::error::Result<AggregateRun> {
+    let (gpu, jit) = device();
+    let pool = PinnedPool::new(&gpu, 64 << 20);
+    AggregateRun::new(gpu, jit, &pool, aggregate.clone(), Arc::default())
+}
+
 fn batch(columns: Vec<ArrayRef>) -> RecordBatch {
     RecordBatch::try_from_iter(
         columns
@@ -45,8 +51,7 @@ fn run(
     aggregate: &Aggregate,
     batches: &[RecordBatch],
 ) -> kernels::error::Result<BTreeMap<Vec<Option<i128>>, GroupTotals>> {
-    let (gpu, jit) = device();
-    let mut run = AggregateRun::new(gpu, jit, aggregate.clone(), HashMap::new())?;
+    let mut run = start(aggregate)?;
     for batch in batches {
         run.add(batch)?;
     }
@@ -317,8 +322,7 @@ fn float_keys_have_one_zero_and_one_nan() {
         keys: vec![column(0, Type::Float64)],
         calls: vec![call(Function::Count, None)],
     };
-    let (gpu, jit) = device();
-    let mut run = AggregateRun::new(gpu, jit, aggregate, HashMap::new()).unwrap();
+    let mut run = start(&aggregate).unwrap();
     for part in split(&data, 2) {
         run.add(&part).unwrap();
     }

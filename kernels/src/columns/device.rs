@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::StagedColumn;
 use crate::codegen::ColumnShape;
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceBuffer, Gpu, PinnedBuffer, Stream};
+use crate::gpu::{DeviceBuffer, Event, Gpu, PinnedPool, Stream};
 
 /// One column of a chunk on the device.
 #[derive(Debug)]
@@ -40,22 +41,36 @@ pub struct DeviceChunk {
     /// Number of rows.
     pub n_rows: usize,
     columns: HashMap<usize, DeviceColumn>,
+    /// The end of the copies.
+    ready: Event,
 }
 
 impl DeviceChunk {
-    /// Copies staged columns to the device. The copies are enqueued on `stream` when
-    /// this returns; work on the same stream comes after them.
+    /// Copies staged columns to the device, through page-locked memory of `pool`,
+    /// which the device reads eight times as fast as pageable. The copies are enqueued
+    /// on `stream` when this returns.
     pub fn upload(
         gpu: &Arc<dyn Gpu>,
         stream: &Stream,
+        pool: &PinnedPool,
+        pinned_wait: Duration,
         staged: &HashMap<usize, StagedColumn>,
         n_rows: usize,
     ) -> Result<DeviceChunk> {
+        let upload = |bytes: &[u8]| -> Result<DeviceBuffer> {
+            let buffer = DeviceBuffer::allocate(gpu, bytes.len())?;
+            if !bytes.is_empty() {
+                let mut pinned = pool.take_or_wait(bytes.len(), pinned_wait)?;
+                pinned.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+                buffer.upload(stream, 0, &pinned, 0..bytes.len())?;
+            }
+            Ok(buffer)
+        };
         let mut columns = HashMap::with_capacity(staged.len());
         for (index, column) in staged {
-            let values = upload(gpu, stream, &column.values)?;
+            let values = upload(column.values.as_slice())?;
             let validity = match &column.validity {
-                Some(bits) => Some(upload(gpu, stream, bits)?),
+                Some(bits) => Some(upload(bits)?),
                 None => None,
             };
             let shape = column.shape;
@@ -68,7 +83,17 @@ impl DeviceChunk {
                 },
             );
         }
-        Ok(DeviceChunk { n_rows, columns })
+        let ready = Event::record(stream)?;
+        Ok(DeviceChunk {
+            n_rows,
+            columns,
+            ready,
+        })
+    }
+
+    /// Makes later work on `stream` wait for the copies.
+    pub fn wait_on(&self, stream: &Stream) -> Result<()> {
+        stream.wait_for(&self.ready)
     }
 
     /// The column of this number.
@@ -90,15 +115,4 @@ impl DeviceChunk {
     pub fn bytes(&self) -> usize {
         self.columns.values().map(DeviceColumn::bytes).sum()
     }
-}
-
-/// Through page-locked memory, which the device reads eight times as fast as pageable.
-fn upload(gpu: &Arc<dyn Gpu>, stream: &Stream, bytes: &[u8]) -> Result<DeviceBuffer> {
-    let buffer = DeviceBuffer::allocate(gpu, bytes.len())?;
-    if !bytes.is_empty() {
-        let mut pinned = PinnedBuffer::allocate(gpu, bytes.len())?;
-        pinned.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
-        buffer.upload(stream, 0, &pinned, 0..bytes.len())?;
-    }
-    Ok(buffer)
 }

@@ -5,8 +5,9 @@ use arrow::array::types::{
     Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::array::{Array, AsArray, PrimitiveArray};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 
 use crate::codegen::{ColumnShape, Unsupported, ValueRegister};
 use crate::ir::{IntWidth, Range, Type};
@@ -17,9 +18,16 @@ pub struct StagedColumn {
     /// How the kernel reads it.
     pub shape: ColumnShape,
     /// The elements, in the machine's byte order.
-    pub values: Vec<u8>,
+    pub values: Buffer,
     /// One bit a row, or nothing when no row is null.
     pub validity: Option<Vec<u8>>,
+}
+
+impl StagedColumn {
+    /// Bytes of elements and validity.
+    pub fn bytes(&self) -> usize {
+        self.values.len() + self.validity.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// The pipeline type of an Arrow type.
@@ -55,49 +63,23 @@ pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Un
     let (shape, values) = match array.data_type() {
         DataType::Boolean => {
             let values = array.as_boolean();
-            let bytes = (0..values.len())
-                .map(|row| u8::from(values.is_valid(row) && values.value(row)))
-                .collect();
+            let bytes = values.values().iter().map(u8::from);
             let register = ValueRegister::Bool;
-            (
-                ColumnShape {
-                    register,
-                    stored: "u8",
-                    nullable,
-                },
-                bytes,
-            )
+            (shape(register, "u8", nullable), buffer(bytes))
         }
+        // Floats are stored as they are: no copy.
         DataType::Float32 => {
-            let bytes = array
-                .as_primitive::<Float32Type>()
-                .values()
-                .iter()
-                .flat_map(|v| v.to_ne_bytes())
-                .collect();
+            let values = array.as_primitive::<Float32Type>().values();
             (
-                ColumnShape {
-                    register: ValueRegister::F32,
-                    stored: "f32",
-                    nullable,
-                },
-                bytes,
+                shape(ValueRegister::F32, "f32", nullable),
+                values.inner().clone(),
             )
         }
         DataType::Float64 => {
-            let bytes = array
-                .as_primitive::<Float64Type>()
-                .values()
-                .iter()
-                .flat_map(|v| v.to_ne_bytes())
-                .collect();
+            let values = array.as_primitive::<Float64Type>().values();
             (
-                ColumnShape {
-                    register: ValueRegister::F64,
-                    stored: "f64",
-                    nullable,
-                },
-                bytes,
+                shape(ValueRegister::F64, "f64", nullable),
+                values.inner().clone(),
             )
         }
         DataType::Int8 => integral::<Int8Type>(array, known, nullable),
@@ -141,63 +123,76 @@ fn validity_bits(array: &dyn Array) -> Option<Vec<u8>> {
     Some(bits)
 }
 
-fn integral<T>(array: &dyn Array, known: Option<Range>, nullable: bool) -> (ColumnShape, Vec<u8>)
+fn shape(register: ValueRegister, stored: &'static str, nullable: bool) -> ColumnShape {
+    ColumnShape {
+        register,
+        stored,
+        nullable,
+    }
+}
+
+fn buffer<T: ArrowNativeType>(values: impl ExactSizeIterator<Item = T>) -> Buffer {
+    let mut elements = Vec::with_capacity(values.len());
+    elements.extend(values);
+    Buffer::from_vec(elements)
+}
+
+fn integral<T>(array: &dyn Array, known: Option<Range>, nullable: bool) -> (ColumnShape, Buffer)
 where
     T: ArrowPrimitiveType,
-    T::Native: Into<i128>,
+    T::Native: Into<i128> + PartialOrd,
 {
     let array = array.as_primitive::<T>();
-    // What stands under a null is anything; it must not widen the column.
-    let mut measured: Option<Range> = None;
-    for value in array.iter().flatten() {
-        let point = Range::point(value.into());
-        measured = Some(measured.map_or(point, |range| range.union(point)));
-    }
-    let measured = measured.unwrap_or(Range::point(0));
+    let measured = measure(array).unwrap_or(Range::point(0));
     let range = known.filter(|known| known.min <= measured.min && known.max >= measured.max);
     let range = range.unwrap_or(measured).rounded();
-    let mut values = Vec::new();
-    let stored = match bits(range) {
-        8 => narrow(
-            array.iter().map(|v| v.map_or(0, Into::into)),
-            &mut values,
-            |v| (v as i8).to_ne_bytes(),
-            "i8",
-        ),
-        16 => narrow(
-            array.iter().map(|v| v.map_or(0, Into::into)),
-            &mut values,
-            |v| (v as i16).to_ne_bytes(),
-            "i16",
-        ),
-        32 => narrow(
-            array.iter().map(|v| v.map_or(0, Into::into)),
-            &mut values,
-            |v| (v as i32).to_ne_bytes(),
-            "i32",
-        ),
-        64 => narrow(
-            array.iter().map(|v| v.map_or(0, Into::into)),
-            &mut values,
-            |v| (v as i64).to_ne_bytes(),
-            "i64",
-        ),
-        _ => narrow(
-            array.iter().map(|v| v.map_or(0, Into::into)),
-            &mut values,
-            i128::to_ne_bytes,
-            "i128",
-        ),
+    let values = array.values();
+    // What stands under a null is cut off like any value; nobody reads it.
+    let wide = |v: &T::Native| -> i128 { (*v).into() };
+    let (stored, values) = match bits(range) {
+        8 => ("i8", buffer(values.iter().map(|v| wide(v) as i8))),
+        16 => ("i16", buffer(values.iter().map(|v| wide(v) as i16))),
+        32 => ("i32", buffer(values.iter().map(|v| wide(v) as i32))),
+        64 => ("i64", buffer(values.iter().map(|v| wide(v) as i64))),
+        _ => ("i128", buffer(values.iter().map(wide))),
     };
     let register = ValueRegister::Integer(range.register(), range);
-    (
-        ColumnShape {
-            register,
-            stored,
-            nullable,
-        },
-        values,
-    )
+    (shape(register, stored, nullable), values)
+}
+
+/// The interval of the values that are not null; what stands under a null is anything
+/// and must not widen the column.
+fn measure<T>(array: &PrimitiveArray<T>) -> Option<Range>
+where
+    T: ArrowPrimitiveType,
+    T::Native: Into<i128> + PartialOrd,
+{
+    let fold = |mut values: Box<dyn Iterator<Item = T::Native> + '_>| {
+        let first = values.next()?;
+        let (mut min, mut max) = (first, first);
+        for value in values {
+            if value < min {
+                min = value;
+            }
+            if value > max {
+                max = value;
+            }
+        }
+        Some(Range::new(min.into(), max.into()))
+    };
+    if array.null_count() > 0 {
+        return fold(Box::new(array.iter().flatten()));
+    }
+    let values = array.values();
+    let first = *values.first()?;
+    // Without calls in it this loop works on whole vectors of values.
+    let (min, max) = values.iter().fold((first, first), |(min, max), value| {
+        (
+            if *value < min { *value } else { min },
+            if *value > max { *value } else { max },
+        )
+    });
+    Some(Range::new(min.into(), max.into()))
 }
 
 /// The narrowest element that holds the range, in bits.
@@ -206,16 +201,6 @@ fn bits(range: Range) -> u32 {
         .into_iter()
         .find(|bits| range.fits(*bits))
         .unwrap_or(128)
-}
-
-fn narrow<const N: usize>(
-    values: impl Iterator<Item = i128>,
-    out: &mut Vec<u8>,
-    element: impl Fn(i128) -> [u8; N],
-    stored: &'static str,
-) -> &'static str {
-    out.extend(values.flat_map(element));
-    stored
 }
 
 #[cfg(test)]
@@ -230,7 +215,7 @@ mod tests {
             .unwrap();
         let column = stage(&array, None).unwrap();
         assert_eq!(column.shape.stored, "i8");
-        assert_eq!(column.values, [0, 10, 0]);
+        assert_eq!(column.values.as_slice(), [0, 10, 0]);
         assert_eq!(column.validity, Some(vec![0b011]));
     }
 

@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::RecordBatch;
 
 use super::context::{Context, RunCounts};
 use super::few_groups;
+use super::loader::Loader;
 use super::many_groups::{GroupTable, ManyGroups};
 use super::totals::{Number, Totals, merge};
 use crate::codegen::{self, Unsupported};
-use crate::columns::{DeviceChunk, stage};
+use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, PinnedPool};
 use crate::ir::{Aggregate, Function, Range};
 use crate::jit::Jit;
 
@@ -25,10 +26,8 @@ use crate::jit::Jit;
 pub struct AggregateRun {
     context: Context,
     aggregate: Aggregate,
-    /// Columns that some expression reads.
-    columns: Vec<usize>,
-    /// What statistics prove about a column.
-    known: HashMap<usize, Range>,
+    /// For chunks that the run loads itself.
+    loader: Loader,
     totals: Totals,
     table: Option<GroupTable>,
     last_kernel: Option<String>,
@@ -40,16 +39,17 @@ impl AggregateRun {
     pub fn new(
         gpu: Arc<dyn Gpu>,
         jit: Arc<Jit>,
+        pool: &PinnedPool,
         aggregate: Aggregate,
-        known: HashMap<usize, Range>,
+        known: Arc<HashMap<usize, Range>>,
     ) -> Result<AggregateRun> {
         let columns = codegen::columns_of(&aggregate);
+        let loader = Loader::new(&gpu, pool, columns, known)?;
         let totals = Totals::new(functions(&aggregate));
         Ok(AggregateRun {
             context: Context::new(gpu, jit)?,
             aggregate,
-            columns,
-            known,
+            loader,
             totals,
             table: None,
             last_kernel: None,
@@ -58,28 +58,26 @@ impl AggregateRun {
 
     /// Adds one record batch, whose columns are the source's.
     pub fn add(&mut self, record_batch: &RecordBatch) -> Result<()> {
-        let n_rows = record_batch.num_rows();
-        if n_rows == 0 {
+        if record_batch.num_rows() == 0 {
             return Ok(());
         }
-        let mut staged = HashMap::new();
-        for index in &self.columns {
-            let array: &dyn Array = record_batch.column(*index);
-            let column = stage(array, self.known.get(index).copied()).map_err(unsupported)?;
-            staged.insert(*index, column);
-        }
-        let context = &mut self.context;
-        let chunk = DeviceChunk::upload(&context.gpu, &context.stream, &staged, n_rows)?;
-        context.counts.bytes_to_device += chunk.bytes() as u64;
-        self.add_resident(&chunk)
+        let staged = self.loader.stage(record_batch)?;
+        let chunk = self.loader.upload(&staged)?;
+        self.add_copied(&chunk)
     }
 
-    /// Adds a chunk that is on the device already, by copies that this device has
-    /// finished or that stand on a stream that has.
+    /// Adds a chunk that was just copied for this run.
+    pub fn add_copied(&mut self, chunk: &DeviceChunk) -> Result<()> {
+        self.context.counts.bytes_to_device += chunk.bytes() as u64;
+        self.add_resident(chunk)
+    }
+
+    /// Adds a chunk that is on the device already.
     pub fn add_resident(&mut self, chunk: &DeviceChunk) -> Result<()> {
         if chunk.n_rows == 0 {
             return Ok(());
         }
+        chunk.wait_on(&self.context.stream)?;
         if self.table.is_some() || !self.add_to_few(chunk)? {
             self.add_to_many(chunk)?;
         }

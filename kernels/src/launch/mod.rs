@@ -3,10 +3,12 @@
 mod aggregate;
 mod context;
 mod few_groups;
+mod loader;
 mod many_groups;
 mod parameters;
 mod totals;
 
 pub use aggregate::{AggregateRun, Groups};
 pub use context::RunCounts;
+pub use loader::{Loader, StagedBatch};
 pub use totals::{GroupTotals, Number, Totals};

@@ -12,7 +12,7 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use engine::exec::{Device, GpuAggregateExec, Outcome};
+use engine::exec::{Device, DeviceLimits, GpuAggregateExec, Outcome};
 use engine::report::Fallback;
 use engine::rewrite::GpuRewrite;
 use kernels::gpu::{HostOptions, open_cuda, open_host};
@@ -25,25 +25,32 @@ struct Run {
 }
 
 /// The host target, or with `WARPLINE_TEST_GPU=N` the GPU of that number.
-fn device() -> Device {
+fn device(limits: DeviceLimits) -> Device {
     let gpu = match std::env::var("WARPLINE_TEST_GPU") {
         Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
         Err(_) => open_host(HostOptions::default()),
     };
-    Device {
-        gpu,
-        jit: Arc::new(Jit::new(None)),
-    }
+    Device::new(gpu, Arc::new(Jit::new(None)), limits)
 }
 
 async fn run(sql: &str, table: &RecordBatch, parts: usize, gpu: bool) -> Result<Run, String> {
+    run_on(device(DeviceLimits::default()), sql, table, parts, gpu).await
+}
+
+async fn run_on(
+    device: Device,
+    sql: &str,
+    table: &RecordBatch,
+    parts: usize,
+    gpu: bool,
+) -> Result<Run, String> {
     let n = table.num_rows();
     let pieces = (0..parts).map(|i| {
         let (from, to) = (i * n / parts, (i + 1) * n / parts);
         table.slice(from, to - from)
     });
     let partitions = pieces.map(|piece| vec![piece]).collect();
-    let rule = Arc::new(GpuRewrite::new(device(), true));
+    let rule = Arc::new(GpuRewrite::new(device, true));
     let config = SessionConfig::new().with_target_partitions(3);
     let mut builder = SessionStateBuilder::new()
         .with_config(config)
@@ -258,4 +265,31 @@ async fn a_sum_that_leaves_its_type_is_an_error_and_never_wraps() {
         .err()
         .unwrap();
     assert!(error.contains("does not fit"), "{error}");
+}
+
+/// Chunks that do not fit the budget are halved until they do; what can never fit runs
+/// on the CPU and says so.
+#[tokio::test]
+async fn a_budget_smaller_than_the_data_gives_the_same_answer() {
+    let sql = "select l_returnflag, sum(l_extendedprice), count(*) from t \
+               group by l_returnflag order by 1";
+    let table = lines(40_000);
+    let expected = run(sql, &table, 1, false).await.unwrap().rows;
+    for (memory_bytes, is_enough) in [(64 << 10, true), (16 << 10, true), (1 << 10, false)] {
+        let limits = DeviceLimits {
+            memory_bytes,
+            ..DeviceLimits::default()
+        };
+        let got = run_on(device(limits), sql, &table, 2, true).await.unwrap();
+        assert_eq!(got.rows, expected, "{memory_bytes} bytes");
+        match &got.outcomes[..] {
+            [Outcome::Ran(report)] if is_enough => {
+                assert!(report.retries > 0, "{memory_bytes} bytes: {report:?}");
+            }
+            [Outcome::FellBack(fallback)] if !is_enough => {
+                assert_eq!(fallback.reason.code, "out-of-device-memory");
+            }
+            other => panic!("{memory_bytes} bytes: {other:?}"),
+        }
+    }
 }

@@ -22,4 +22,4 @@ pub use error::{Failure, Kind};
 pub use machine::Machine;
 pub use report::{RunReport, StageFallback, StageRun, State};
 pub use run::{Observer, Plan, Request, StagePlan, plan, run};
-pub use wiring::{cache_dir, effective_json};
+pub use wiring::{cache_dir, device_limits, effective_json};

@@ -10,6 +10,7 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use batch_specs::spec;
 use batch_specs::{Binding, BoundValue, Effective, Loaded, Spec};
 use datafusion::scalar::ScalarValue;
+use engine::exec::DeviceLimits;
 use engine::settings;
 use serde_json::Value;
 
@@ -401,6 +402,26 @@ pub fn effective_json(loaded: &Loaded) -> Value {
 }
 
 /// The accelerator that the batch asks for; absent when it asks for none.
+/// What the batch may use of a device: never more memory than the accelerator it asked
+/// for has, whatever card it lands on.
+pub fn device_limits(effective: &Effective) -> DeviceLimits {
+    let bytes = |name: &str| {
+        let mib = usize::try_from(effective.count(name)?).ok()?;
+        mib.checked_mul(1 << 20)
+    };
+    let default = DeviceLimits::default();
+    DeviceLimits {
+        memory_bytes: bytes("gpu.memory_mib").unwrap_or(default.memory_bytes),
+        pinned_bytes: bytes("memory.pinned_mib")
+            .filter(|bytes| *bytes > 0)
+            .unwrap_or(default.pinned_bytes),
+        concurrent_chunks: effective
+            .count("gpu.concurrent_tasks")
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(default.concurrent_chunks),
+    }
+}
+
 fn accelerator(effective: &Effective) -> Option<String> {
     let name = effective.text("gpu.type").unwrap_or("none");
     (name != "none").then(|| name.to_string())

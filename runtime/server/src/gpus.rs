@@ -54,7 +54,8 @@ impl Gpus {
             .devices
             .iter()
             .find(|device| device.problem().is_none())?;
-        match Device::open(device.ordinal, &lifecycle::cache_dir()) {
+        let limits = lifecycle::device_limits(&spec.loaded.effective);
+        match Device::open(device.ordinal, &lifecycle::cache_dir(), limits) {
             Ok(device) => Some(device),
             Err(error) => {
                 eprintln!("warning: GPU {} cannot be used: {error}", device.ordinal);

@@ -15,14 +15,14 @@ mod check;
 mod data;
 mod queries;
 
-use std::collections::HashMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use kernels::columns::{DeviceChunk, stage};
-use kernels::gpu::{DeviceBuffer, Event, Gpu, HostOptions, Stream, open_cuda, open_host};
+use kernels::gpu::{
+    DeviceBuffer, Event, Gpu, HostOptions, PinnedPool, Stream, open_cuda, open_host,
+};
 use kernels::jit::Jit;
-use kernels::launch::AggregateRun;
+use kernels::launch::{AggregateRun, Loader};
 use queries::Query;
 
 /// Rows of one chunk: the engine's own chunks are smaller, these show the kernel.
@@ -109,16 +109,7 @@ fn run(options: &Options) -> Result<(), String> {
     println!("query  device ms             rows/s     B/row  of stored  of plain widths");
     let jit = Arc::new(Jit::new(None));
     for query in [queries::q6(), queries::q1(), queries::orders()] {
-        measure(
-            &query,
-            &gpu,
-            &jit,
-            &stream,
-            &chunks,
-            n_rows,
-            bandwidth,
-            options.runs,
-        )?;
+        measure(&query, &gpu, &jit, &chunks, n_rows, bandwidth, options.runs)?;
     }
     Ok(())
 }
@@ -128,7 +119,6 @@ fn measure(
     query: &Query,
     gpu: &Arc<dyn Gpu>,
     jit: &Arc<Jit>,
-    stream: &Stream,
     chunks: &[arrow::array::RecordBatch],
     n_rows: usize,
     bandwidth: f64,
@@ -136,15 +126,12 @@ fn measure(
 ) -> Result<(), String> {
     let text = |error: kernels::error::Error| error.to_string();
     let mut resident = Vec::new();
+    let pool = PinnedPool::new(gpu, 1 << 30);
+    let loader = Loader::new(gpu, &pool, query.columns.clone(), Arc::default()).map_err(text)?;
     for chunk in chunks {
-        let mut staged = HashMap::new();
-        for index in &query.columns {
-            let column = stage(chunk.column(*index), None).map_err(|error| error.message)?;
-            staged.insert(*index, column);
-        }
-        resident.push(DeviceChunk::upload(gpu, stream, &staged, chunk.num_rows()).map_err(text)?);
+        let staged = loader.stage(chunk).map_err(text)?;
+        resident.push(loader.upload(&staged).map_err(text)?);
     }
-    stream.synchronize().map_err(text)?;
     let expected = check::totals(query, chunks);
     let mut times = Vec::new();
     let mut bytes = 0;
@@ -152,8 +139,9 @@ fn measure(
         let mut aggregate = AggregateRun::new(
             Arc::clone(gpu),
             Arc::clone(jit),
+            &pool,
             query.aggregate.clone(),
-            HashMap::new(),
+            Arc::default(),
         )
         .map_err(text)?;
         for chunk in &resident {

@@ -15,11 +15,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
-use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -35,17 +35,17 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
 };
 use futures::{StreamExt, TryStreamExt};
-use kernels::ir::Aggregate;
-use kernels::launch::{AggregateRun, Groups, Number, RunCounts};
+use kernels::budget::Budget;
+use kernels::codegen::columns_of;
+use kernels::ir::{Aggregate, Range};
+use kernels::launch::{AggregateRun, Groups, Loader, Number, RunCounts};
 
-use super::dictionary::Dictionary;
+use super::dictionary::{Dictionary, Encoder};
+use super::failure::Failure;
+use super::feed::{Consumer, feed};
 use super::{Device, finish};
 use crate::error::Error;
-use crate::report::{Fallback, FallbackTime, PipelineReport, Reason};
-
-/// Rows gathered before a launch: enough to fill a device, little enough that
-/// staging two chunks stays within tens of megabytes a column.
-const CHUNK_ROWS: usize = 1 << 20;
+use crate::report::{Fallback, FallbackTime, PipelineReport};
 
 /// How one output column is made of the pipeline's calls.
 #[derive(Debug, Clone)]
@@ -72,20 +72,32 @@ pub enum Outcome {
     FellBack(Fallback),
 }
 
+/// What an aggregate node computes, lowered.
+#[derive(Debug, Clone)]
+pub struct AggregatePipeline {
+    /// Where it reads from.
+    pub source: Arc<dyn ExecutionPlan>,
+    /// What it computes.
+    pub aggregate: Aggregate,
+    /// Source columns that are text keys, held as dictionary codes.
+    pub encoded: Vec<usize>,
+    /// For each key, the source column whose dictionary decodes it.
+    pub key_dictionaries: Vec<Option<usize>>,
+    /// How the columns after the keys are made.
+    pub outputs: Vec<Output>,
+    /// The operators in the pipeline, top first.
+    pub operators: Vec<String>,
+    /// What statistics prove about source columns.
+    pub known: Arc<HashMap<usize, Range>>,
+}
+
 /// An aggregate whose whole input pipeline runs on the GPU.
 #[derive(Debug)]
 pub struct GpuAggregateExec {
     device: Device,
     /// The CPU subtree that this node replaced: fallback, explain and oracle.
     original: Arc<dyn ExecutionPlan>,
-    source: Arc<dyn ExecutionPlan>,
-    aggregate: Aggregate,
-    /// Source columns that are text keys, held as dictionary codes.
-    encoded: Vec<usize>,
-    /// For each key, the source column whose dictionary decodes it.
-    key_dictionaries: Vec<Option<usize>>,
-    outputs: Vec<Output>,
-    operators: Vec<String>,
+    pipeline: AggregatePipeline,
     /// Whether the CPU subtree may run when the device cannot go on.
     allow_fallback: bool,
     properties: Arc<PlanProperties>,
@@ -93,18 +105,11 @@ pub struct GpuAggregateExec {
 }
 
 impl GpuAggregateExec {
-    /// A node that computes what `original` computes. `outputs` has one entry for
-    /// each column after the keys.
-    #[allow(clippy::too_many_arguments)] // every part is named at the one call
+    /// A node that computes what `original` computes.
     pub fn new(
         device: Device,
         original: Arc<dyn ExecutionPlan>,
-        source: Arc<dyn ExecutionPlan>,
-        aggregate: Aggregate,
-        encoded: Vec<usize>,
-        key_dictionaries: Vec<Option<usize>>,
-        outputs: Vec<Output>,
-        operators: Vec<String>,
+        pipeline: AggregatePipeline,
         allow_fallback: bool,
     ) -> GpuAggregateExec {
         let properties = PlanProperties::new(
@@ -116,12 +121,7 @@ impl GpuAggregateExec {
         GpuAggregateExec {
             device,
             original,
-            source,
-            aggregate,
-            encoded,
-            key_dictionaries,
-            outputs,
-            operators,
+            pipeline,
             allow_fallback,
             properties: Arc::new(properties),
             outcome: Arc::new(Mutex::new(None)),
@@ -135,25 +135,12 @@ impl GpuAggregateExec {
 
     /// The operators that run in the pipeline, top first.
     pub fn operators(&self) -> &[String] {
-        &self.operators
+        &self.pipeline.operators
     }
 
     /// What the last execution did; `None` before it is done.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome.lock().ok()?.clone()
-    }
-
-    fn job(&self) -> Job {
-        Job {
-            device: self.device.clone(),
-            source: Arc::clone(&self.source),
-            schema: self.original.schema(),
-            aggregate: self.aggregate.clone(),
-            encoded: self.encoded.clone(),
-            key_dictionaries: self.key_dictionaries.clone(),
-            outputs: self.outputs.clone(),
-            operators: self.operators.clone(),
-        }
     }
 }
 
@@ -162,7 +149,7 @@ impl DisplayAs for GpuAggregateExec {
         write!(
             f,
             "GpuAggregateExec: operators=[{}]",
-            self.operators.join(", ")
+            self.pipeline.operators.join(", ")
         )
     }
 }
@@ -177,7 +164,7 @@ impl ExecutionPlan for GpuAggregateExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.source]
+        vec![&self.pipeline.source]
     }
 
     fn apply_expressions(
@@ -198,12 +185,10 @@ impl ExecutionPlan for GpuAggregateExec {
         Ok(Arc::new(GpuAggregateExec::new(
             self.device.clone(),
             Arc::clone(&self.original),
-            source,
-            self.aggregate.clone(),
-            self.encoded.clone(),
-            self.key_dictionaries.clone(),
-            self.outputs.clone(),
-            self.operators.clone(),
+            AggregatePipeline {
+                source,
+                ..self.pipeline.clone()
+            },
             self.allow_fallback,
         )))
     }
@@ -228,7 +213,11 @@ impl ExecutionPlan for GpuAggregateExec {
                 "GpuAggregateExec has no partition {partition}"
             )));
         }
-        let job = self.job();
+        let job = Job {
+            device: self.device.clone(),
+            schema: self.original.schema(),
+            pipeline: self.pipeline.clone(),
+        };
         let original = Arc::clone(&self.original);
         let outcome = Arc::clone(&self.outcome);
         let allow_fallback = self.allow_fallback;
@@ -276,60 +265,19 @@ fn record(slot: &Mutex<Option<Outcome>>, outcome: Outcome) {
     }
 }
 
-/// Why a pipeline did not finish.
-enum Failure {
-    /// The data or the source is at fault: the CPU would fail too.
-    User(DataFusionError),
-    /// The device is: the CPU subtree can answer.
-    Device(Reason),
-}
-
-impl From<DataFusionError> for Failure {
-    fn from(error: DataFusionError) -> Failure {
-        Failure::User(error)
-    }
-}
-
-impl From<kernels::error::Error> for Failure {
-    fn from(error: kernels::error::Error) -> Failure {
-        use arrow::error::ArrowError;
-        use kernels::error::{Error, Fault};
-        let user = |error| Failure::User(DataFusionError::ArrowError(Box::new(error), None));
-        let code = match &error {
-            Error::DataFault(data) => {
-                return user(match data.fault {
-                    Fault::DivisionByZero => ArrowError::DivideByZero,
-                    Fault::IntegerOverflow | Fault::DecimalOverflow | Fault::CastOverflow => {
-                        ArrowError::ArithmeticOverflow(data.fault.to_string())
-                    }
-                    _ => ArrowError::ComputeError(data.fault.to_string()),
-                });
-            }
-            Error::Arrow(ArrowError::ArithmeticOverflow(detail)) => {
-                return user(ArrowError::ArithmeticOverflow(detail.clone()));
-            }
-            Error::OutOfMemory(_) => "out-of-device-memory",
-            Error::Unsupported(_) => "unsupported-at-run-time",
-            _ => "device-error",
-        };
-        Failure::Device(Reason {
-            code: code.to_string(),
-            message: error.to_string(),
-            fix: String::new(),
-        })
-    }
-}
-
 /// One execution: plain data, moved into the task that runs it.
 struct Job {
     device: Device,
-    source: Arc<dyn ExecutionPlan>,
     schema: SchemaRef,
-    aggregate: Aggregate,
-    encoded: Vec<usize>,
-    key_dictionaries: Vec<Option<usize>>,
-    outputs: Vec<Output>,
-    operators: Vec<String>,
+    pipeline: AggregatePipeline,
+}
+
+/// What the partitions of one execution share.
+struct Shared {
+    run: Mutex<AggregateRun>,
+    dictionaries: BTreeMap<usize, Arc<Dictionary>>,
+    staging_us: AtomicU64,
+    retries: AtomicU64,
 }
 
 impl Job {
@@ -337,61 +285,54 @@ impl Job {
         self,
         context: Arc<TaskContext>,
     ) -> Result<(RecordBatch, PipelineReport), Failure> {
-        let whole: Arc<dyn ExecutionPlan> =
-            Arc::new(CoalescePartitionsExec::new(Arc::clone(&self.source)));
-        let mut stream = whole.execute(0, context)?;
-        let device = &self.device;
-        let mut run = AggregateRun::new(
+        let (device, pipeline) = (&self.device, &self.pipeline);
+        let run = AggregateRun::new(
             Arc::clone(&device.gpu),
             Arc::clone(&device.jit),
-            self.aggregate.clone(),
-            HashMap::new(),
+            &device.pinned,
+            pipeline.aggregate.clone(),
+            Arc::clone(&pipeline.known),
         )?;
-        let mut dictionaries: BTreeMap<usize, Dictionary> = self
-            .encoded
-            .iter()
-            .map(|column| (*column, Dictionary::default()))
-            .collect();
+        let encoded = pipeline.encoded.iter();
+        let shared = Arc::new(Shared {
+            run: Mutex::new(run),
+            dictionaries: encoded.map(|column| (*column, Arc::default())).collect(),
+            staging_us: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+        });
+        feed(&pipeline.source, &context, device, || {
+            Partition::new(device, pipeline, &shared)
+        })
+        .await?;
+        let shared = Arc::into_inner(shared)
+            .ok_or_else(|| DataFusionError::Internal("a partition is still running".into()))?;
+        let run = shared
+            .run
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut report = PipelineReport {
-            operators: self.operators.clone(),
+            kernel: run.kernel_name().unwrap_or_default().to_string(),
+            operators: pipeline.operators.clone(),
             device: device.name(),
+            staging_ms: shared.staging_us.into_inner() as f64 / 1e3,
+            retries: shared.retries.into_inner(),
             ..PipelineReport::default()
         };
-        let mut pending: Vec<RecordBatch> = Vec::new();
-        let mut pending_rows = 0;
-        loop {
-            let next = stream.next().await.transpose()?;
-            let done = next.is_none();
-            if let Some(batch) = next {
-                pending_rows += batch.num_rows();
-                pending.push(encode(batch, &mut dictionaries)?);
-            }
-            if pending_rows >= CHUNK_ROWS || (done && pending_rows > 0) {
-                let started = Instant::now();
-                let chunk = concat_batches(&pending[0].schema(), &pending)
-                    .map_err(DataFusionError::from)?;
-                pending.clear();
-                pending_rows = 0;
-                // Staging and launching block; a thread of the runtime must not.
-                let (used, result) = tokio::task::spawn_blocking(move || {
-                    let result = run.add(&chunk);
-                    (run, result)
-                })
-                .await
-                .map_err(|e| DataFusionError::Internal(format!("the device thread ended: {e}")))?;
-                run = used;
-                result?;
-                report.staging_ms += started.elapsed().as_secs_f64() * 1e3;
-            }
-            if done {
-                break;
-            }
-        }
-        report.kernel = run.kernel_name().unwrap_or_default().to_string();
-        let (groups, counts) = run.finish()?;
-        let batch = self.finish(&groups, &dictionaries)?;
+        let bandwidth = device.gpu.info().bandwidth_bytes_per_s;
+        let texts = shared.dictionaries.iter();
+        let texts = texts
+            .map(|(column, texts)| (*column, texts.texts()))
+            .collect();
+        let (batch, counts) = tokio::task::spawn_blocking(move || {
+            let (groups, counts) = run.finish()?;
+            Ok::<_, Failure>((self.finish(&groups, &texts)?, counts))
+        })
+        .await
+        .map_err(|error| {
+            DataFusionError::Internal(format!("the result was not read: {error}"))
+        })??;
         add_counts(&mut report, counts);
-        if let Some(bandwidth) = device.gpu.info().bandwidth_bytes_per_s {
+        if let Some(bandwidth) = bandwidth {
             report.ideal_ms = report.bytes_read as f64 / bandwidth * 1e3;
         }
         report.rows_out = batch.num_rows() as u64;
@@ -402,14 +343,14 @@ impl Job {
     fn finish(
         &self,
         groups: &Groups,
-        dictionaries: &BTreeMap<usize, Dictionary>,
+        texts: &BTreeMap<usize, Vec<Arc<str>>>,
     ) -> Result<RecordBatch> {
-        let n_keys = self.aggregate.keys.len();
+        let n_keys = self.pipeline.aggregate.keys.len();
         let mut columns: Vec<ArrayRef> = Vec::new();
         for (index, field) in self.schema.fields().iter().enumerate() {
             let data_type = field.data_type();
             let dictionary = (index < n_keys)
-                .then(|| self.key_dictionaries[index].and_then(|c| dictionaries.get(&c)))
+                .then(|| self.pipeline.key_dictionaries[index].and_then(|c| texts.get(&c)))
                 .flatten();
             let numbers = 0..groups.len();
             columns.push(match dictionary {
@@ -420,7 +361,7 @@ impl Job {
                 None if index < n_keys => {
                     finish::column(numbers.map(|group| Ok(groups.key(index, group))), data_type)?
                 }
-                None => self.output(&self.outputs[index - n_keys], groups, data_type)?,
+                None => self.output(&self.pipeline.outputs[index - n_keys], groups, data_type)?,
             });
         }
         let options = RecordBatchOptions::new().with_row_count(Some(groups.len()));
@@ -462,12 +403,12 @@ impl Job {
 }
 
 /// The text of a dictionary code.
-fn text(code: Option<Number>, dictionary: &Dictionary) -> Result<Option<&str>> {
+fn text(code: Option<Number>, texts: &[Arc<str>]) -> Result<Option<&str>> {
     match code {
         None => Ok(None),
-        Some(Number::Integer(code)) => match dictionary.text(code) {
-            Some(text) => Ok(Some(text)),
-            None => Err(DataFusionError::Internal(format!(
+        Some(Number::Integer(code)) => match usize::try_from(code).map(|code| texts.get(code)) {
+            Ok(Some(text)) => Ok(Some(text)),
+            _ => Err(DataFusionError::Internal(format!(
                 "dictionary code {code} does not exist"
             ))),
         },
@@ -477,32 +418,98 @@ fn text(code: Option<Number>, dictionary: &Dictionary) -> Result<Option<&str>> {
     }
 }
 
-/// Replaces text keys by their codes.
-fn encode(
-    batch: RecordBatch,
-    dictionaries: &mut BTreeMap<usize, Dictionary>,
-) -> Result<RecordBatch> {
-    if dictionaries.is_empty() {
-        return Ok(batch);
+/// How long a chunk waits for device memory that others hold before it is split.
+const MEMORY_WAIT: Duration = Duration::from_secs(30);
+
+/// A chunk of this many rows is not split further when device memory is short.
+const SPLIT_ROWS_MIN: usize = 1 << 10;
+
+/// The chunks of one partition: codes for text keys, layout, copy, launch.
+struct Partition {
+    shared: Arc<Shared>,
+    loader: Loader,
+    budget: Budget,
+    encoders: BTreeMap<usize, Encoder>,
+}
+
+impl Partition {
+    fn new(
+        device: &Device,
+        pipeline: &AggregatePipeline,
+        shared: &Arc<Shared>,
+    ) -> Result<Partition, Failure> {
+        let columns = columns_of(&pipeline.aggregate);
+        let known = Arc::clone(&pipeline.known);
+        let dictionaries = shared.dictionaries.iter();
+        Ok(Partition {
+            shared: Arc::clone(shared),
+            loader: Loader::new(&device.gpu, &device.pinned, columns, known)?,
+            budget: device.budget.clone(),
+            encoders: dictionaries
+                .map(|(column, dictionary)| (*column, Encoder::new(dictionary)))
+                .collect(),
+        })
     }
-    let mut fields: Vec<Field> = batch
-        .schema()
-        .fields()
-        .iter()
-        .map(|field| field.as_ref().clone())
-        .collect();
-    let mut columns = batch.columns().to_vec();
-    for (index, dictionary) in dictionaries {
-        let array: &dyn Array = columns[*index].as_ref();
-        columns[*index] = dictionary.encode(array);
-        fields[*index] = Field::new(fields[*index].name(), DataType::Int32, true);
+
+    /// Replaces text keys by their codes.
+    fn encode(&mut self, batch: RecordBatch) -> Result<RecordBatch> {
+        if self.encoders.is_empty() {
+            return Ok(batch);
+        }
+        let schema = batch.schema();
+        let mut fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone()).collect();
+        let mut columns = batch.columns().to_vec();
+        for (index, encoder) in &mut self.encoders {
+            let array: &dyn Array = columns[*index].as_ref();
+            columns[*index] = encoder.encode(array);
+            fields[*index] = Field::new(fields[*index].name(), DataType::Int32, true);
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let schema = Arc::new(Schema::new(fields));
+        Ok(RecordBatch::try_new_with_options(
+            schema, columns, &options,
+        )?)
     }
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    Ok(RecordBatch::try_new_with_options(
-        Arc::new(Schema::new(fields)),
-        columns,
-        &options,
-    )?)
+
+    /// Adds a chunk; in halves when device memory is short.
+    fn add(&mut self, chunk: &RecordBatch) -> Result<(), Failure> {
+        let error = match self.add_whole(chunk) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let n_rows = chunk.num_rows();
+        if error.out_of_memory().is_none() || n_rows <= SPLIT_ROWS_MIN {
+            return Err(error.into());
+        }
+        self.shared.retries.fetch_add(1, Ordering::Relaxed);
+        let half = n_rows / 2;
+        self.add(&chunk.slice(0, half))?;
+        self.add(&chunk.slice(half, n_rows - half))
+    }
+
+    fn add_whole(&mut self, chunk: &RecordBatch) -> kernels::error::Result<()> {
+        let started = Instant::now();
+        let staged = self.loader.stage(chunk)?;
+        let staging_us = started.elapsed().as_micros() as u64;
+        self.shared
+            .staging_us
+            .fetch_add(staging_us, Ordering::Relaxed);
+        let _reserved = self.budget.reserve_or_wait(staged.bytes(), MEMORY_WAIT)?;
+        let copied = self.loader.upload(&staged)?;
+        let mut run = self
+            .shared
+            .run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        run.add_copied(&copied)
+    }
+}
+
+impl Consumer for Partition {
+    fn take(&mut self, chunk: RecordBatch) -> Result<(), Failure> {
+        let chunk = self.encode(chunk)?;
+        self.add(&chunk)
+    }
 }
 
 fn add_counts(report: &mut PipelineReport, counts: RunCounts) {

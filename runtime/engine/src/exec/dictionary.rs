@@ -1,18 +1,59 @@
 //! Group keys that are text: each distinct value becomes a number.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array};
 
 /// Numbers texts in the order they are first seen, over all chunks of a run.
 #[derive(Debug, Default)]
 pub struct Dictionary {
-    codes: HashMap<Box<str>, i32>,
-    values: Vec<Box<str>>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    codes: HashMap<Arc<str>, i32>,
+    values: Vec<Arc<str>>,
 }
 
 impl Dictionary {
+    /// The code of a text, new if it was never seen. Codes end at 2^31: a run then has
+    /// seen more text than memory holds.
+    fn code(&self, text: &str) -> (Arc<str>, i32) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((text, code)) = seen.codes.get_key_value(text) {
+            return (Arc::clone(text), *code);
+        }
+        let (shared, code): (Arc<str>, i32) = (text.into(), seen.values.len() as i32);
+        seen.codes.insert(Arc::clone(&shared), code);
+        seen.values.push(Arc::clone(&shared));
+        (shared, code)
+    }
+
+    /// Every text, at the place of its code.
+    pub fn texts(&self) -> Vec<Arc<str>> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.values.clone()
+    }
+}
+
+/// One task's view of a dictionary: what it has met needs no lock.
+#[derive(Debug)]
+pub struct Encoder {
+    dictionary: Arc<Dictionary>,
+    known: HashMap<Arc<str>, i32>,
+}
+
+impl Encoder {
+    /// An encoder that has met nothing.
+    pub fn new(dictionary: &Arc<Dictionary>) -> Encoder {
+        Encoder {
+            dictionary: Arc::clone(dictionary),
+            known: HashMap::new(),
+        }
+    }
+
     /// The codes of a `Utf8` array; null stays null.
     pub fn encode(&mut self, array: &dyn Array) -> ArrayRef {
         let texts = array.as_string::<i32>();
@@ -24,21 +65,12 @@ impl Dictionary {
     }
 
     fn code(&mut self, text: &str) -> i32 {
-        if let Some(code) = self.codes.get(text) {
+        if let Some(code) = self.known.get(text) {
             return *code;
         }
-        // Keys beyond a few dozen values are refused before 2^31 of them exist.
-        let code = self.values.len() as i32;
-        self.codes.insert(text.into(), code);
-        self.values.push(text.into());
+        let (shared, code) = self.dictionary.code(text);
+        self.known.insert(shared, code);
         code
-    }
-
-    /// The text of a code.
-    pub fn text(&self, code: i128) -> Option<&str> {
-        self.values
-            .get(usize::try_from(code).ok()?)
-            .map(AsRef::as_ref)
     }
 }
 
@@ -48,10 +80,12 @@ mod tests {
     use arrow::array::StringArray;
 
     #[test]
-    fn codes_are_stable_over_chunks_and_null_stays_null() {
-        let mut dictionary = Dictionary::default();
-        let first = dictionary.encode(&StringArray::from(vec![Some("R"), None, Some("A")]));
-        let second = dictionary.encode(&StringArray::from(vec![Some("A"), Some("N"), Some("R")]));
+    fn codes_are_the_same_for_every_encoder_and_null_stays_null() {
+        let dictionary = Arc::new(Dictionary::default());
+        let (mut one, mut other) = (Encoder::new(&dictionary), Encoder::new(&dictionary));
+        let first = one.encode(&StringArray::from(vec![Some("R"), None, Some("A")]));
+        let second = other.encode(&StringArray::from(vec![Some("A"), Some("N"), Some("R")]));
+        let third = one.encode(&StringArray::from(vec![Some("N"), Some("R")]));
         let codes = |array: ArrayRef| {
             array
                 .as_primitive::<arrow::datatypes::Int32Type>()
@@ -60,7 +94,8 @@ mod tests {
         };
         assert_eq!(codes(first), [Some(0), None, Some(1)]);
         assert_eq!(codes(second), [Some(1), Some(2), Some(0)]);
-        assert_eq!(dictionary.text(2), Some("N"));
-        assert_eq!(dictionary.text(3), None);
+        assert_eq!(codes(third), [Some(2), Some(0)]);
+        let texts: Vec<String> = dictionary.texts().iter().map(|t| t.to_string()).collect();
+        assert_eq!(texts, ["R", "A", "N"]);
     }
 }

@@ -2,35 +2,80 @@
 
 mod aggregate;
 mod dictionary;
+mod failure;
+mod feed;
 mod finish;
 
-pub use aggregate::{GpuAggregateExec, Outcome, Output};
+pub use aggregate::{AggregatePipeline, GpuAggregateExec, Outcome, Output};
 
 use std::path::Path;
 use std::sync::Arc;
 
-use kernels::gpu::{Gpu, Target};
+use kernels::budget::{Admission, Budget};
+use kernels::gpu::{Gpu, PinnedPool, Target};
 use kernels::jit::Jit;
 
 use crate::error::{Error, Result};
 
-/// A device and its kernels, handed to every node that runs on it.
+/// A device, its kernels, and what may be used of it: handed to every node that runs
+/// on it. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Device {
     /// The device.
     pub gpu: Arc<dyn Gpu>,
     /// Its compiled kernels.
     pub jit: Arc<Jit>,
+    /// Page-locked memory that copies go through.
+    pub pinned: PinnedPool,
+    /// Device memory for chunks.
+    pub budget: Budget,
+    /// How many chunks are on their way at a time.
+    pub admission: Admission,
+}
+
+/// What a batch may use of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Device memory, in bytes; never more than the device has.
+    pub memory_bytes: usize,
+    /// Page-locked host memory, in bytes.
+    pub pinned_bytes: usize,
+    /// Chunks on their way at a time.
+    pub concurrent_chunks: usize,
+}
+
+impl Default for DeviceLimits {
+    /// All of the device, 1 GiB of page-locked memory, four chunks.
+    fn default() -> DeviceLimits {
+        DeviceLimits {
+            memory_bytes: usize::MAX,
+            pinned_bytes: 1 << 30,
+            concurrent_chunks: 4,
+        }
+    }
 }
 
 impl Device {
+    /// A device within these limits.
+    pub fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>, limits: DeviceLimits) -> Device {
+        let pinned = PinnedPool::new(&gpu, limits.pinned_bytes);
+        let memory_bytes = limits.memory_bytes.min(gpu.info().memory_bytes);
+        Device {
+            gpu,
+            jit,
+            pinned,
+            budget: Budget::new(memory_bytes),
+            admission: Admission::new(limits.concurrent_chunks),
+        }
+    }
+
     /// Opens an NVIDIA GPU by its number. Compiled kernels are kept below `cache_dir`.
-    pub fn open(ordinal: usize, cache_dir: &Path) -> Result<Device> {
+    pub fn open(ordinal: usize, cache_dir: &Path, limits: DeviceLimits) -> Result<Device> {
         let gpu = kernels::gpu::open_cuda(ordinal).map_err(|error| Error::Device {
             message: error.to_string(),
         })?;
         let jit = Arc::new(Jit::new(Some(cache_dir.join("kernels"))));
-        Ok(Device { gpu, jit })
+        Ok(Device::new(gpu, jit, limits))
     }
 
     /// Its number and name, such as `cuda:0 NVIDIA H200`.

@@ -255,7 +255,8 @@ fn lower_case(
     Ok(Expr { kind, ty, nullable })
 }
 
-fn lower_literal(value: &ScalarValue) -> Result<Expr, Unsupported> {
+/// A constant of the plan.
+pub(crate) fn lower_literal(value: &ScalarValue) -> Result<Expr, Unsupported> {
     let ty = type_of(&value.data_type())?;
     if value.is_null() {
         return Ok(Expr::literal(Literal::Null, ty));

@@ -6,4 +6,5 @@
 
 mod expr;
 
+pub(crate) use expr::lower_literal;
 pub use expr::{Inputs, lower};

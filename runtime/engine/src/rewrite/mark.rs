@@ -1,8 +1,10 @@
 //! Can this aggregate and its input run on the GPU? If not, why not.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
+use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
@@ -13,35 +15,22 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::udaf::AggregateFunctionExpr;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
-use kernels::ir::{Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Type};
+use kernels::ir::{
+    Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Range, Type,
+};
 
-use crate::exec::Output;
+use crate::exec::{AggregatePipeline, Output};
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
-use crate::lower::{Inputs, lower};
+use crate::lower::{Inputs, lower, lower_literal};
 use crate::report::Reason;
-
-/// An aggregate that can run on the GPU, lowered.
-pub struct Candidate {
-    /// Where the pipeline reads from.
-    pub source: Arc<dyn ExecutionPlan>,
-    /// What it computes.
-    pub aggregate: Aggregate,
-    /// Source columns that are held as dictionary codes.
-    pub encoded: Vec<usize>,
-    /// For each key, the column whose dictionary decodes it.
-    pub key_dictionaries: Vec<Option<usize>>,
-    /// How the columns after the keys are made.
-    pub outputs: Vec<Output>,
-    /// The operators in the pipeline, top first.
-    pub operators: Vec<String>,
-}
 
 /// Lowers a complete aggregate (single, or final over its partial), or says why it
 /// stays on the CPU. `None` for nodes that are no complete aggregate.
-pub fn mark(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<Candidate, Reason>> {
+pub fn mark(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<AggregatePipeline, Reason>> {
     let top = plan.downcast_ref::<AggregateExec>()?;
     let first = match top.mode() {
         AggregateMode::Single | AggregateMode::SinglePartitioned => top,
@@ -62,7 +51,7 @@ fn partial_below(plan: &Arc<dyn ExecutionPlan>) -> Option<&AggregateExec> {
     None
 }
 
-fn lower_aggregate(first: &AggregateExec) -> Result<Candidate, Reason> {
+fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
     if first.group_expr().has_grouping_set() {
         return Err(refused(
             "unsupported-grouping",
@@ -130,14 +119,41 @@ fn lower_aggregate(first: &AggregateExec) -> Result<Candidate, Reason> {
             &format!("column {column} is a text key and read by an expression too"),
         ));
     }
-    Ok(Candidate {
+    let known = known_ranges(&chain.source);
+    Ok(AggregatePipeline {
         source: chain.source,
         aggregate,
         encoded,
         key_dictionaries,
         outputs,
         operators,
+        known: Arc::new(known),
     })
+}
+
+/// The ranges of source columns by the statistics of its files. They pick widths that
+/// fit every chunk; where a chunk's values leave them, the values are believed.
+fn known_ranges(source: &Arc<dyn ExecutionPlan>) -> HashMap<usize, Range> {
+    let statistics = StatisticsContext::new().compute(source.as_ref(), &StatisticsArgs::new());
+    let Ok(statistics) = statistics else {
+        return HashMap::new();
+    };
+    let columns = statistics.column_statistics.iter().enumerate();
+    columns
+        .filter_map(|(index, column)| {
+            let min = integral(column.min_value.get_value()?)?;
+            let max = integral(column.max_value.get_value()?)?;
+            (min <= max).then(|| (index, Range::new(min, max)))
+        })
+        .collect()
+}
+
+/// The integer that holds a value on the device.
+fn integral(value: &ScalarValue) -> Option<i128> {
+    match lower_literal(value).ok()?.kind {
+        Kind::Literal(Literal::Integer(value)) => Some(value),
+        _ => None,
+    }
 }
 
 struct Chain {

@@ -13,5 +13,5 @@
 mod mark;
 mod place;
 
-pub use mark::{Candidate, mark};
+pub use mark::mark;
 pub use place::GpuRewrite;

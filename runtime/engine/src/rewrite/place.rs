@@ -41,23 +41,18 @@ impl GpuRewrite {
     }
 
     fn place(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-        let candidate = match mark(&plan) {
+        let pipeline = match mark(&plan) {
             None => return Ok(Transformed::no(plan)),
             Some(Err(reason)) => {
                 self.refuse(plan.name(), reason);
                 return Ok(Transformed::no(plan));
             }
-            Some(Ok(candidate)) => candidate,
+            Some(Ok(pipeline)) => pipeline,
         };
         let node: Arc<dyn ExecutionPlan> = Arc::new(GpuAggregateExec::new(
             self.device.clone(),
             Arc::clone(&plan),
-            candidate.source,
-            candidate.aggregate,
-            candidate.encoded,
-            candidate.key_dictionaries,
-            candidate.outputs,
-            candidate.operators,
+            pipeline,
             self.allow_fallback,
         ));
         // What is above may rely on rows being spread by their key.

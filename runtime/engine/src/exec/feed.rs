@@ -1,0 +1,96 @@
+//! All partitions of a source at once, gathered to chunks.
+//!
+//! ```text
+//!   partition 0 ── record batches ── chunk ──┐
+//!   partition 1 ── record batches ── chunk ──┤ permit ── a blocking thread: lay out,
+//!   ...                                      │            copy, launch
+//!   partition N ── record batches ── chunk ──┘
+//! ```
+//!
+//! Decoding and laying out run on all cores; no more chunks than the device's permits
+//! are between layout and result at a time.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::StreamExt;
+use tokio::task::JoinSet;
+
+use super::Device;
+use super::failure::Failure;
+
+/// Rows gathered before a launch: enough to fill a device, little enough that every
+/// core can hold a chunk.
+pub const CHUNK_ROWS: usize = 1 << 18;
+
+/// What takes the chunks of one partition. It runs on a blocking thread.
+pub trait Consumer: Send + 'static {
+    /// Takes one chunk.
+    fn take(&mut self, chunk: RecordBatch) -> Result<(), Failure>;
+}
+
+/// Executes every partition of `source` and gives its chunks to a consumer of its own.
+/// Ends with the first failure; what is under way is then dropped.
+pub async fn feed<C: Consumer>(
+    source: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    device: &Device,
+    mut consumer: impl FnMut() -> Result<C, Failure>,
+) -> Result<(), Failure> {
+    let mut tasks = JoinSet::new();
+    for partition in 0..source.output_partitioning().partition_count() {
+        let stream = source.execute(partition, Arc::clone(context))?;
+        tasks.spawn(drain(stream, device.clone(), consumer()?));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(|error| {
+            DataFusionError::Internal(format!("a task of the pipeline ended: {error}"))
+        })??;
+    }
+    Ok(())
+}
+
+async fn drain<C: Consumer>(
+    mut stream: SendableRecordBatchStream,
+    device: Device,
+    mut consumer: C,
+) -> Result<(), Failure> {
+    let mut pending: Vec<RecordBatch> = Vec::new();
+    let mut n_rows = 0;
+    loop {
+        let next = stream.next().await.transpose()?;
+        let is_done = next.is_none();
+        if let Some(batch) = next
+            && batch.num_rows() > 0
+        {
+            n_rows += batch.num_rows();
+            pending.push(batch);
+        }
+        if n_rows >= CHUNK_ROWS || (is_done && n_rows > 0) {
+            let batches = std::mem::take(&mut pending);
+            n_rows = 0;
+            let permit = device.admission.acquire().await;
+            // Laying out, copying and waiting block; a thread of the runtime must not.
+            let (used, taken) = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                let chunk = concat_batches(&batches[0].schema(), &batches)
+                    .map_err(|error| Failure::User(error.into()));
+                let taken = chunk.and_then(|chunk| consumer.take(chunk));
+                (consumer, taken)
+            })
+            .await
+            .map_err(|error| {
+                DataFusionError::Internal(format!("a thread of the pipeline ended: {error}"))
+            })?;
+            consumer = used;
+            taken?;
+        }
+        if is_done {
+            return Ok(());
+        }
+    }
+}
