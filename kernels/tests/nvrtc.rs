@@ -5,8 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kernels::codegen::{ColumnShape, ValueRegister, generate, generate_many, rehash_kernel};
-use kernels::ir::{Aggregate, BinaryOp, Call, Expr, Function, Kind, Literal, Range, Type};
+use kernels::codegen::{
+    ColumnShape, RADIX_TEXT, ValueRegister, generate, generate_collect, generate_many,
+    generate_sort_keys, rehash_kernel,
+};
+use kernels::ir::{
+    Aggregate, BinaryOp, Call, Collect, Expr, Function, Kind, Literal, Range, Sort, SortKey, Type,
+};
 use kernels::jit::{Nvrtc, Source, compile_cubin, headers};
 
 fn nvrtc_is_here() -> bool {
@@ -172,4 +177,49 @@ fn one_group_keeps_its_states_in_registers() {
         "the states are in local memory: {}",
         image.log
     );
+}
+
+/// Every kernel of the text compiles, and none of them spills.
+fn compiles_without_spills(name: &str, text: &str) {
+    let image = compile_cubin(&Source::new(name, text), headers(), "sm_90").unwrap();
+    let usage = image.usage();
+    assert!(!usage.is_empty(), "{name}: {}", image.log);
+    for used in usage {
+        assert_eq!(used.spill_store_bytes, 0, "{}: {}", used.kernel, image.log);
+        assert_eq!(used.stack_bytes, 0, "{}: {}", used.kernel, image.log);
+    }
+}
+
+#[test]
+fn rows_are_collected_and_sorted_without_spills() {
+    if !nvrtc_is_here() {
+        return;
+    }
+    for nullable in [false, true] {
+        let (aggregate, columns) = pricing_summary(nullable);
+        let outputs: Vec<Expr> = aggregate
+            .calls
+            .iter()
+            .filter_map(|call| call.arg.clone())
+            .collect();
+        for filter in [None, aggregate.filter.clone()] {
+            let collect = Collect {
+                filter,
+                outputs: outputs.clone(),
+            };
+            let kernel = generate_collect(&collect, &columns).unwrap();
+            compiles_without_spills(&kernel.name, &kernel.text);
+        }
+        let keys = outputs.into_iter().map(|value| SortKey {
+            value,
+            descending: true,
+            nulls_first: false,
+        });
+        let sort = Sort {
+            keys: keys.collect(),
+        };
+        let kernel = generate_sort_keys(&sort, &columns).unwrap();
+        compiles_without_spills(&kernel.name, &kernel.text);
+    }
+    compiles_without_spills("radix_sort", RADIX_TEXT);
 }

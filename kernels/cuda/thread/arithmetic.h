@@ -8,6 +8,8 @@ enum FaultCode : u32 {
   FAULT_DIVISION_BY_ZERO = 2,
   FAULT_DECIMAL_OVERFLOW = 3,
   FAULT_CAST_OVERFLOW = 4,
+  FAULT_NOT_ASCII = 6,
+  FAULT_NEGATIVE_LENGTH = 7,
 };
 
 // What one thread carries besides its row: the first fault it met. Faults are

@@ -39,3 +39,15 @@ WL_DEVICE bool not_distinct(const A& a, const B& b) {
   if (!is_valid(a) || !is_valid(b)) return is_valid(a) == is_valid(b);
   return equal_values(static_cast<R>(value_of(a)), static_cast<R>(value_of(b)));
 }
+
+// The float that stands for all that are equal to it: one zero, one NaN.
+template <class R, class A>
+WL_DEVICE auto float_key(const A& a) {
+  return lift(a, [](auto x) {
+    if constexpr (sizeof(R) == sizeof(f64)) {
+      return x != x ? bit_cast<f64>(u64{0x7ff8000000000000}) : x + 0.0;
+    } else {
+      return x != x ? bit_cast<f32>(u32{0x7fc00000}) : x + 0.0f;
+    }
+  });
+}

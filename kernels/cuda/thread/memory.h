@@ -23,3 +23,17 @@ WL_DEVICE Opt<T> load_optional(const ColumnRef& column, u64 row) {
   }
   return some(load<T, S>(column, row));
 }
+
+// A column that a kernel writes: elements, and one byte a row that says whether the
+// value is there (null when none can be missing).
+struct OutputRef {
+  void* values;
+  u8* validity;
+};
+
+// S is what is stored.
+template <class S, class V>
+WL_DEVICE void store(const OutputRef& output, u64 at, const V& v) {
+  static_cast<S*>(output.values)[at] = static_cast<S>(value_of(v));
+  if constexpr (OptTraits<V>::optional) output.validity[at] = is_valid(v) ? 1 : 0;
+}

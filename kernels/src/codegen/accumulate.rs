@@ -234,6 +234,9 @@ impl Accumulators {
             (Function::Min | Function::Max, ValueRegister::Integer(Register::I128, _)) => {
                 return Err(Unsupported::expression("min or max of a 128-bit value"));
             }
+            (Function::Min | Function::Max, ValueRegister::Text) => {
+                return Err(Unsupported::expression("min or max of text"));
+            }
             (Function::Min, _) => AccumulatorKind::Min,
             (Function::Max, _) => AccumulatorKind::Max,
             (_, register) => {

@@ -130,7 +130,7 @@ pub fn generate(
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
     let rows = row_loop(&eager, tile_rows, emitter.body());
-    (kernel.name, kernel.text) = named("aggregate", &kernel_text(&kernel, &rows));
+    (kernel.name, kernel.text) = named("aggregate", &kernel_text(&kernel, columns, &rows));
     Ok(kernel)
 }
 
@@ -155,6 +155,7 @@ fn emit_keys(emitter: &mut Emitter, keys: &[Expr]) -> Result<Vec<KeyCode>, Unsup
             ValueRegister::Integer(_, range) => range,
             // Floats are not numbered by their range.
             ValueRegister::F32 | ValueRegister::F64 => return Err(too_many_groups()),
+            ValueRegister::Text => return Err(Unsupported::expression("a computed text key")),
         };
         let size = range
             .max
@@ -182,8 +183,12 @@ fn emit_keys(emitter: &mut Emitter, keys: &[Expr]) -> Result<Vec<KeyCode>, Unsup
     Ok(codes)
 }
 
-fn kernel_text(kernel: &AggregateKernel, rows: &str) -> String {
-    let fields = fields(&kernel.columns, &kernel.parameters);
+fn kernel_text(
+    kernel: &AggregateKernel,
+    shapes: &HashMap<usize, ColumnShape>,
+    rows: &str,
+) -> String {
+    let fields = fields(&kernel.columns, shapes, &kernel.parameters);
     let mut initial = String::new();
     let mut merge_block = String::new();
     let mut merge_device = String::new();
@@ -212,7 +217,9 @@ fn kernel_text(kernel: &AggregateKernel, rows: &str) -> String {
 #include "thread/value.h"
 #include "thread/arithmetic.h"
 #include "thread/compare.h"
+#include "thread/dates.h"
 #include "thread/memory.h"
+#include "thread/text.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
 

@@ -82,7 +82,7 @@ pub fn generate_many(
         calls,
     };
     let rows = row_loop(&eager, tile_rows, emitter.body());
-    (kernel.name, kernel.text) = named("group", &kernel_text(&kernel, &rows));
+    (kernel.name, kernel.text) = named("group", &kernel_text(&kernel, columns, &rows));
     Ok(kernel)
 }
 
@@ -168,8 +168,12 @@ fn emit_key(
     Ok(())
 }
 
-fn kernel_text(kernel: &ManyGroupsKernel, rows: &str) -> String {
-    let fields = fields(&kernel.columns, &kernel.parameters);
+fn kernel_text(
+    kernel: &ManyGroupsKernel,
+    shapes: &HashMap<usize, ColumnShape>,
+    rows: &str,
+) -> String {
+    let fields = fields(&kernel.columns, shapes, &kernel.parameters);
     let mut initial = String::new();
     for slot in &kernel.slots {
         for word in 0..slot.kind.words() {
@@ -184,7 +188,9 @@ fn kernel_text(kernel: &ManyGroupsKernel, rows: &str) -> String {
 #include "thread/value.h"
 #include "thread/arithmetic.h"
 #include "thread/compare.h"
+#include "thread/dates.h"
 #include "thread/memory.h"
+#include "thread/text.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
 #include "table/group_table.h"

@@ -5,9 +5,12 @@
 
 mod accumulate;
 mod aggregate;
+mod dates;
 mod emit;
 mod error;
 mod many_groups;
+mod rows;
+mod text;
 mod tile;
 
 pub use accumulate::{AccumulatorKind, CallState, Slot};
@@ -15,4 +18,8 @@ pub use aggregate::{AggregateKernel, BLOCK_THREADS, KeyCode, TOO_MANY_GROUPS, ge
 pub use emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister};
 pub use error::Unsupported;
 pub use many_groups::{KeyWords, ManyGroupsKernel, generate_many, rehash_kernel};
+pub use rows::{
+    CollectKernel, OutputShape, RADIX_TEXT, ROWS_BLOCK_THREADS, SortKeyKernel, check_collect,
+    check_sort, collect_tile_rows, generate_collect, generate_sort_keys, radix_tile_rows,
+};
 pub use tile::columns_of;

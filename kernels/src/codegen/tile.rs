@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::emit::{ColumnShape, Parameter};
+use super::emit::{ColumnShape, Parameter, ValueRegister};
 use crate::ir::{Aggregate, BinaryOp, Expr, Kind};
 
 /// Bytes of a row up to which all its columns are read before the filter. Narrow
@@ -85,13 +85,26 @@ fn expressions(aggregate: &Aggregate) -> impl Iterator<Item = &Expr> {
 }
 
 /// The fields of columns and constants, each in 16 bytes of its own.
-pub(super) fn fields(columns: &[usize], parameters: &[Parameter]) -> String {
+pub(super) fn fields(
+    columns: &[usize],
+    shapes: &HashMap<usize, ColumnShape>,
+    parameters: &[Parameter],
+) -> String {
     let mut text = String::new();
     for column in columns {
-        let _ = writeln!(text, "  alignas(16) ColumnRef c{column};");
+        let is_text = shapes.get(column).is_some_and(ColumnShape::is_text);
+        let kind = if is_text {
+            "TextColumnRef"
+        } else {
+            "ColumnRef"
+        };
+        let _ = writeln!(text, "  alignas(16) {kind} c{column};");
     }
     for parameter in parameters {
-        let register = parameter.register.name();
+        let register = match parameter.register {
+            ValueRegister::Text => "TextConstant",
+            register => register.name(),
+        };
         let _ = writeln!(text, "  alignas(16) {register} {};", parameter.name);
     }
     text

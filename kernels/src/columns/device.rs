@@ -16,6 +16,8 @@ pub struct DeviceColumn {
     pub shape: ColumnShape,
     values: DeviceBuffer,
     validity: Option<DeviceBuffer>,
+    /// Of text: where each row starts, and the end.
+    offsets: Option<DeviceBuffer>,
 }
 
 impl DeviceColumn {
@@ -29,9 +31,19 @@ impl DeviceColumn {
         self.validity.as_ref().map_or(0, |bits| bits.ptr().0)
     }
 
-    /// Bytes of elements and validity.
+    /// The words of its reference in a kernel's parameters, two for each 16 bytes.
+    pub(crate) fn reference(&self) -> Vec<(u64, u64)> {
+        let mut words = vec![(self.values_address(), self.validity_address())];
+        if let Some(offsets) = &self.offsets {
+            words.push((offsets.ptr().0, 0));
+        }
+        words
+    }
+
+    /// Bytes of elements, offsets and validity.
     pub fn bytes(&self) -> usize {
-        self.values.bytes() + self.validity.as_ref().map_or(0, DeviceBuffer::bytes)
+        let beside = self.validity.iter().chain(&self.offsets);
+        self.values.bytes() + beside.map(DeviceBuffer::bytes).sum::<usize>()
     }
 }
 
@@ -73,6 +85,10 @@ impl DeviceChunk {
                 Some(bits) => Some(upload(bits)?),
                 None => None,
             };
+            let offsets = match &column.offsets {
+                Some(offsets) => Some(upload(offsets.as_slice())?),
+                None => None,
+            };
             let shape = column.shape;
             columns.insert(
                 *index,
@@ -80,6 +96,7 @@ impl DeviceChunk {
                     shape,
                     values,
                     validity,
+                    offsets,
                 },
             );
         }

@@ -6,6 +6,8 @@
 
 mod device;
 mod stage;
+mod unstage;
 
 pub use device::{DeviceChunk, DeviceColumn};
 pub use stage::{StagedColumn, stage, type_of};
+pub use unstage::{WrittenColumn, arrow_type, unstage};

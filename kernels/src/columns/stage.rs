@@ -5,7 +5,7 @@ use arrow::array::types::{
     Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow::array::{Array, AsArray, PrimitiveArray};
+use arrow::array::{Array, AsArray, PrimitiveArray, StringArray};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 
@@ -21,12 +21,15 @@ pub struct StagedColumn {
     pub values: Buffer,
     /// One bit a row, or nothing when no row is null.
     pub validity: Option<Vec<u8>>,
+    /// Of text: one 32-bit offset a row into `values`, and the end.
+    pub offsets: Option<Buffer>,
 }
 
 impl StagedColumn {
     /// Bytes of elements and validity.
     pub fn bytes(&self) -> usize {
-        self.values.len() + self.validity.as_ref().map_or(0, Vec::len)
+        let offsets = self.offsets.as_ref().map_or(0, Buffer::len);
+        self.values.len() + self.validity.as_ref().map_or(0, Vec::len) + offsets
     }
 }
 
@@ -61,6 +64,7 @@ pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Un
     let validity = validity_bits(array);
     let nullable = validity.is_some();
     let (shape, values) = match array.data_type() {
+        DataType::Utf8 => return Ok(text(array.as_string::<i32>(), validity)),
         DataType::Boolean => {
             let values = array.as_boolean();
             let bytes = values.values().iter().map(u8::from);
@@ -110,6 +114,7 @@ pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Un
         shape,
         values,
         validity,
+        offsets: None,
     })
 }
 
@@ -121,6 +126,22 @@ fn validity_bits(array: &dyn Array) -> Option<Vec<u8>> {
         bits[row / 8] |= 1 << (row % 8);
     }
     Some(bits)
+}
+
+/// Bytes and offsets of a slice that starts at its own first byte.
+fn text(array: &StringArray, validity: Option<Vec<u8>>) -> StagedColumn {
+    let offsets = array.value_offsets();
+    let (from, to) = (offsets[0], offsets[offsets.len() - 1]);
+    let bytes = array
+        .values()
+        .slice_with_length(from as usize, (to - from) as usize);
+    let offsets = buffer(offsets.iter().map(|offset| offset - from));
+    StagedColumn {
+        shape: shape(ValueRegister::Text, "text", validity.is_some()),
+        values: bytes,
+        validity,
+        offsets: Some(offsets),
+    }
 }
 
 fn shape(register: ValueRegister, stored: &'static str, nullable: bool) -> ColumnShape {

@@ -91,6 +91,8 @@ pub enum UnaryOp {
     Negate,
     IsNull,
     IsNotNull,
+    /// The float with one zero and one NaN.
+    FloatKey,
 }
 
 /// Operators of two operands.
@@ -251,6 +253,7 @@ impl fmt::Display for Expr {
             Kind::Unary(UnaryOp::Negate, a) => write!(f, "-{a}"),
             Kind::Unary(UnaryOp::IsNull, a) => write!(f, "({a} is null)"),
             Kind::Unary(UnaryOp::IsNotNull, a) => write!(f, "({a} is not null)"),
+            Kind::Unary(UnaryOp::FloatKey, a) => write!(f, "float_key({a})"),
             Kind::Binary(op, a, b) => write!(f, "({a} {} {b})", op.symbol()),
             Kind::Cast { arg, try_cast } => {
                 write!(

@@ -4,8 +4,10 @@
 
 mod aggregate;
 mod expr;
+mod rows;
 mod types;
 
 pub use aggregate::{Aggregate, Call, Function};
 pub use expr::{BinaryOp, DatePart, Expr, Kind, Literal, TextOp, UnaryOp};
+pub use rows::{Collect, Sort, SortKey};
 pub use types::{IntWidth, Range, Register, Type};

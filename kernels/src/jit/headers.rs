@@ -15,9 +15,15 @@ pub fn headers() -> &'static [Header] {
         "thread/value.h",
         "thread/arithmetic.h",
         "thread/compare.h",
+        "thread/dates.h",
         "thread/memory.h",
+        "thread/text.h",
         "table/accumulators.h",
         "table/groups.h",
         "table/group_table.h",
+        "rows/tiles.h",
+        "rows/collect.h",
+        "rows/sort_keys.h",
+        "rows/radix.h",
     ]
 }

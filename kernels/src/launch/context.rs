@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::parameters::{ParameterBytes, fault};
-use crate::codegen::BLOCK_THREADS;
+use crate::codegen::{BLOCK_THREADS, ROWS_BLOCK_THREADS};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
-use crate::jit::{Jit, Source};
+use crate::jit::{Jit, Loaded, Source};
 
 /// No launch has more blocks than this many a multiprocessor: each thread then takes
 /// many rows, and what it does once costs next to nothing.
@@ -68,6 +68,11 @@ impl Context {
 
     /// The kernel of a text, compiled if it is new.
     pub(super) fn kernel(&mut self, name: &str, text: &str) -> Result<Kernel> {
+        self.load(name, text)?.kernel(name)
+    }
+
+    /// The code of a text that holds any number of kernels, compiled if it is new.
+    pub(super) fn load(&mut self, name: &str, text: &str) -> Result<Arc<Loaded>> {
         let source = Source::new(name, text);
         let (started, n_before) = (Instant::now(), self.jit.stats().n_compiled);
         let loaded = self.jit.get(&self.gpu, &source)?;
@@ -78,7 +83,24 @@ impl Context {
             self.counts.jit_cached += 1;
         }
         self.counts.jit_ms += started.elapsed().as_secs_f64() * 1e3;
-        loaded.kernel(name)
+        Ok(loaded)
+    }
+
+    /// Threads a block of the kernels that give rows back.
+    pub(super) fn rows_threads(&self) -> u32 {
+        ROWS_BLOCK_THREADS.min(self.gpu.info().max_block_threads)
+    }
+
+    /// A block of such a kernel for each piece of work, but no more than run at once.
+    pub(super) fn rows_shape(&self, kernel: &Kernel, n_pieces: usize) -> Result<LaunchShape> {
+        let threads = self.rows_threads();
+        let resident = self
+            .gpu
+            .blocks_per_multiprocessor(kernel, threads, 0)?
+            .clamp(1, BLOCKS_PER_MULTIPROCESSOR);
+        let blocks_max = self.gpu.info().multiprocessors.max(1) * resident;
+        let grid = u32::try_from(n_pieces).unwrap_or(u32::MAX).min(blocks_max);
+        Ok(LaunchShape::new(grid, threads))
     }
 
     /// Blocks enough for `n_rows`, but no more than run at once.

@@ -68,12 +68,10 @@ impl GroupTable {
         self.push_reference(&mut params);
         for index in &kernel.columns {
             let column = chunk.column(*index)?;
-            params.pair(column.values_address(), column.validity_address());
+            params.column(column);
             context.counts.bytes_read += column.bytes() as u64;
         }
-        for parameter in &kernel.parameters {
-            params.constant(parameter)?;
-        }
+        params.constants(&kernel.parameters, &context.gpu, &context.stream)?;
         let shape = context.shape(&entry, chunk.n_rows, |_| 0)?;
         // SAFETY: the fields were appended in the order of the generated struct; table
         // and chunk outlive the call, which waits for the kernel.

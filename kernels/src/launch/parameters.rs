@@ -1,12 +1,31 @@
 //! The bytes of a kernel's parameter struct, and the fault word it leaves.
 
+use std::sync::Arc;
+
 use crate::codegen::{Parameter, ValueRegister};
+use crate::columns::DeviceColumn;
 use crate::error::{DataFault, Error, Fault, Result};
+use crate::gpu::{DeviceBuffer, Gpu, Stream};
 use crate::ir::{Literal, Register};
+
+/// `FAULT_NOT_ASCII` and `FAULT_NEGATIVE_LENGTH` of `cuda/thread/arithmetic.h`.
+const NOT_ASCII: u32 = 6;
+const NEGATIVE_LENGTH: u32 = 7;
 
 /// Row in the upper 56 bits, code in the lower 8, as `raise` packs them.
 pub(super) fn fault(word: u64) -> Error {
-    match Fault::from_code((word & 0xff) as u32) {
+    let code = (word & 0xff) as u32;
+    match code {
+        NOT_ASCII => {
+            return Error::Unsupported("upper or lower case of text that is not ASCII".into());
+        }
+        NEGATIVE_LENGTH => {
+            let message = "substring with a negative length".to_string();
+            return Error::Arrow(arrow::error::ArrowError::ComputeError(message));
+        }
+        _ => {}
+    }
+    match Fault::from_code(code) {
         Some(fault) => Error::DataFault(DataFault {
             fault,
             row: word >> 8,
@@ -22,6 +41,7 @@ pub(super) fn fault(word: u64) -> Error {
 #[derive(Default)]
 pub(super) struct ParameterBytes {
     bytes: Vec<u8>,
+    texts: Vec<DeviceBuffer>,
 }
 
 impl ParameterBytes {
@@ -38,7 +58,34 @@ impl ParameterBytes {
         self.bytes.extend(second.to_ne_bytes());
     }
 
-    pub(super) fn constant(&mut self, parameter: &Parameter) -> Result<()> {
+    /// The reference of a column.
+    pub(super) fn column(&mut self, column: &DeviceColumn) {
+        for (first, second) in column.reference() {
+            self.pair(first, second);
+        }
+    }
+
+    /// The constants of the query; texts are copied to the device and live as long as
+    /// these bytes.
+    pub(super) fn constants(
+        &mut self,
+        parameters: &[Parameter],
+        gpu: &Arc<dyn Gpu>,
+        stream: &Stream,
+    ) -> Result<()> {
+        for parameter in parameters {
+            if let Literal::Text(text) = &parameter.literal {
+                let bytes = DeviceBuffer::from_slice(gpu, stream, text.as_bytes())?;
+                self.pair(bytes.ptr().0, text.len() as u64);
+                self.texts.push(bytes);
+            } else {
+                self.constant(parameter)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn constant(&mut self, parameter: &Parameter) -> Result<()> {
         let field: [u8; 16] = match (&parameter.literal, parameter.register) {
             // A little-endian integer reads the same at every narrower width.
             (

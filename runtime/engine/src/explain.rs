@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
-use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
-use crate::exec::{GpuAggregateExec, Outcome};
+use crate::exec::{Outcome, gpu_node};
 use crate::report::{Fallback, FallbackTime, NodePlacement, PipelineReport, Reason, Verdict};
 use crate::rewrite;
 
@@ -18,23 +14,22 @@ use crate::rewrite;
 /// below it, so that the plan hides nothing.
 pub fn placements(plan: &Arc<dyn ExecutionPlan>) -> Vec<NodePlacement> {
     let mut found = Vec::new();
-    walk(plan, 0, false, &mut found);
+    walk(plan, 0, true, &mut found);
     found
 }
 
-fn walk(
-    plan: &Arc<dyn ExecutionPlan>,
-    depth: usize,
-    feeds_gpu: bool,
-    found: &mut Vec<NodePlacement>,
-) {
-    let (verdict, reasons) = if plan.is::<GpuAggregateExec>() {
+/// `is_fed`: everything above that computes runs on the GPU, or nothing computes.
+fn walk(plan: &Arc<dyn ExecutionPlan>, depth: usize, is_fed: bool, found: &mut Vec<NodePlacement>) {
+    let gpu = gpu_node(plan);
+    // An exchange, a limit or a renaming computes nothing, and a scan that feeds the
+    // GPU, or nothing that computes, is no work that could have run there.
+    let moves_rows = rewrite::computes_nothing(plan);
+    let (verdict, reasons) = if gpu.is_some() {
         (Verdict::OnGpu, Vec::new())
-    } else if feeds_gpu || is_exchange(plan) {
-        // A source is read on the CPU for the GPU, and an exchange computes nothing.
+    } else if moves_rows || (is_fed && is_leaf(plan)) {
         (Verdict::Source, Vec::new())
     } else {
-        (Verdict::CannotRun, vec![reason(plan)])
+        kept(plan)
     };
     found.push(NodePlacement {
         depth,
@@ -43,35 +38,23 @@ fn walk(
         verdict,
         reasons,
     });
-    if let Some(gpu) = plan.downcast_ref::<GpuAggregateExec>() {
-        for (inside, operator) in gpu.operators().iter().enumerate() {
-            found.push(NodePlacement {
-                depth: depth + 1 + inside,
-                node: operator.clone(),
-                detail: String::new(),
-                verdict: Verdict::OnGpu,
-                reasons: Vec::new(),
-            });
-        }
+    for (inside, operator) in gpu.iter().flat_map(|gpu| gpu.operators).enumerate() {
+        found.push(NodePlacement {
+            depth: depth + 1 + inside,
+            node: operator.clone(),
+            detail: String::new(),
+            verdict: Verdict::OnGpu,
+            reasons: Vec::new(),
+        });
     }
-    let below = depth + 1;
+    let feeds = gpu.is_some() || (is_fed && moves_rows);
     for child in plan.children() {
-        // Only a plain scan is a source; an operator below a GPU node is still CPU work.
-        let feeds_gpu =
-            (plan.is::<GpuAggregateExec>() || feeds_gpu) && (is_leaf(child) || is_exchange(child));
-        walk(child, below, feeds_gpu, found);
+        walk(child, depth + 1, feeds, found);
     }
 }
 
 fn is_leaf(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.children().is_empty()
-}
-
-fn is_exchange(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<CoalescePartitionsExec>()
-        || plan.is::<RepartitionExec>()
-        || plan.is::<CooperativeExec>()
-        || plan.is::<SortPreservingMergeExec>()
 }
 
 fn detail(plan: &Arc<dyn ExecutionPlan>) -> String {
@@ -83,10 +66,18 @@ fn detail(plan: &Arc<dyn ExecutionPlan>) -> String {
         .to_string()
 }
 
-fn reason(plan: &Arc<dyn ExecutionPlan>) -> Reason {
-    if let Some(Err(reason)) = rewrite::mark(plan) {
-        return reason;
+/// The verdict on a node that computes on the CPU.
+fn kept(plan: &Arc<dyn ExecutionPlan>) -> (Verdict, Vec<Reason>) {
+    match rewrite::mark(plan) {
+        Some(Ok(candidate)) if !rewrite::choose(&candidate, true) => {
+            (Verdict::NotWorthIt, vec![rewrite::not_worth_it()])
+        }
+        Some(Err(reason)) => (Verdict::CannotRun, vec![reason]),
+        _ => (Verdict::CannotRun, vec![no_gpu_form(plan)]),
     }
+}
+
+fn no_gpu_form(plan: &Arc<dyn ExecutionPlan>) -> Reason {
     let (code, message) = if plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() {
         (
             "no-input",
@@ -115,7 +106,7 @@ fn reason(plan: &Arc<dyn ExecutionPlan>) -> Reason {
 pub fn planned_fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<Fallback> {
     let kept = placements(plan)
         .into_iter()
-        .filter(|placement| placement.verdict == Verdict::CannotRun);
+        .filter(|placement| matches!(placement.verdict, Verdict::CannotRun | Verdict::NotWorthIt));
     kept.flat_map(|placement| {
         let node = placement.node;
         placement.reasons.into_iter().map(move |reason| Fallback {
@@ -141,8 +132,8 @@ fn collect(
     pipelines: &mut Vec<PipelineReport>,
     fallbacks: &mut Vec<Fallback>,
 ) {
-    if let Some(gpu) = plan.downcast_ref::<GpuAggregateExec>() {
-        match gpu.outcome() {
+    if let Some(gpu) = gpu_node(plan) {
+        match gpu.outcome {
             Some(Outcome::Ran(report)) => pipelines.push(report),
             Some(Outcome::FellBack(fallback)) => fallbacks.push(fallback),
             None => {}
@@ -158,7 +149,8 @@ fn collect(
 pub fn lines(placements: &[NodePlacement], only_refused: bool) -> String {
     let mut text = String::new();
     for placement in placements {
-        if only_refused && placement.verdict != Verdict::CannotRun {
+        let refused = matches!(placement.verdict, Verdict::CannotRun | Verdict::NotWorthIt);
+        if only_refused && !refused {
             continue;
         }
         let verdict = match placement.verdict {

@@ -102,6 +102,29 @@ pub struct PipelineReport {
     pub spilled_bytes: u64,
 }
 
+impl PipelineReport {
+    /// Adds what another part of the same pipeline did.
+    pub fn add(&mut self, other: &PipelineReport) {
+        if self.kernel.is_empty() {
+            self.kernel.clone_from(&other.kernel);
+        }
+        self.rows_in += other.rows_in;
+        self.rows_out += other.rows_out;
+        self.chunks += other.chunks;
+        self.bytes_read += other.bytes_read;
+        self.bytes_to_device += other.bytes_to_device;
+        self.bytes_to_host += other.bytes_to_host;
+        self.device_ms += other.device_ms;
+        self.staging_ms += other.staging_ms;
+        self.ideal_ms += other.ideal_ms;
+        self.jit_compiled += other.jit_compiled;
+        self.jit_cached += other.jit_cached;
+        self.jit_ms += other.jit_ms;
+        self.retries += other.retries;
+        self.spilled_bytes += other.spilled_bytes;
+    }
+}
+
 /// A part that ran on the CPU though a GPU was asked for.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 pub struct Fallback {

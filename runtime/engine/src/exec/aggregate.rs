@@ -79,7 +79,8 @@ pub struct AggregatePipeline {
     pub source: Arc<dyn ExecutionPlan>,
     /// What it computes.
     pub aggregate: Aggregate,
-    /// Source columns that are text keys, held as dictionary codes.
+    /// Source columns that are text keys. Their codes are columns after the source's
+    /// own, in this order.
     pub encoded: Vec<usize>,
     /// For each key, the source column whose dictionary decodes it.
     pub key_dictionaries: Vec<Option<usize>>,
@@ -429,7 +430,8 @@ struct Partition {
     shared: Arc<Shared>,
     loader: Loader,
     budget: Budget,
-    encoders: BTreeMap<usize, Encoder>,
+    /// Source column and its codes.
+    encoders: Vec<(usize, Encoder)>,
 }
 
 impl Partition {
@@ -440,18 +442,19 @@ impl Partition {
     ) -> Result<Partition, Failure> {
         let columns = columns_of(&pipeline.aggregate);
         let known = Arc::clone(&pipeline.known);
-        let dictionaries = shared.dictionaries.iter();
+        let encoders = pipeline.encoded.iter().filter_map(|column| {
+            let dictionary = shared.dictionaries.get(column)?;
+            Some((*column, Encoder::new(dictionary)))
+        });
         Ok(Partition {
             shared: Arc::clone(shared),
             loader: Loader::new(&device.gpu, &device.pinned, columns, known)?,
             budget: device.budget.clone(),
-            encoders: dictionaries
-                .map(|(column, dictionary)| (*column, Encoder::new(dictionary)))
-                .collect(),
+            encoders: encoders.collect(),
         })
     }
 
-    /// Replaces text keys by their codes.
+    /// Appends the codes of text keys, in the order of `AggregatePipeline::encoded`.
     fn encode(&mut self, batch: RecordBatch) -> Result<RecordBatch> {
         if self.encoders.is_empty() {
             return Ok(batch);
@@ -460,9 +463,10 @@ impl Partition {
         let mut fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone()).collect();
         let mut columns = batch.columns().to_vec();
         for (index, encoder) in &mut self.encoders {
-            let array: &dyn Array = columns[*index].as_ref();
-            columns[*index] = encoder.encode(array);
-            fields[*index] = Field::new(fields[*index].name(), DataType::Int32, true);
+            let array: &dyn Array = batch.column(*index).as_ref();
+            columns.push(encoder.encode(array));
+            let name = format!("codes of {}", fields[*index].name());
+            fields.push(Field::new(name, DataType::Int32, true));
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let schema = Arc::new(Schema::new(fields));

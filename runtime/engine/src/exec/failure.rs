@@ -1,8 +1,20 @@
-//! Why a pipeline did not finish, by who can answer instead.
+//! Why a pipeline did not finish, and what follows from it.
 
+use std::sync::Arc;
+
+use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use kernels::error::Fault;
+use kernels::launch::RunCounts;
 
-use crate::report::Reason;
+use super::Device;
+use crate::error::Error;
+use crate::report::{Fallback, FallbackTime, PipelineReport, Reason};
 
 /// Why a pipeline did not finish.
 #[derive(Debug)]
@@ -19,10 +31,15 @@ impl From<DataFusionError> for Failure {
     }
 }
 
+impl From<ArrowError> for Failure {
+    fn from(error: ArrowError) -> Failure {
+        Failure::User(error.into())
+    }
+}
+
 impl From<kernels::error::Error> for Failure {
     fn from(error: kernels::error::Error) -> Failure {
-        use arrow::error::ArrowError;
-        use kernels::error::{Error, Fault};
+        use kernels::error::Error;
         let user = |error| Failure::User(DataFusionError::ArrowError(Box::new(error), None));
         let code = match &error {
             Error::DataFault(data) => {
@@ -41,10 +58,68 @@ impl From<kernels::error::Error> for Failure {
             Error::Unsupported(_) => "unsupported-at-run-time",
             _ => "device-error",
         };
+        Failure::device(code, error.to_string())
+    }
+}
+
+impl Failure {
+    /// A failure that the CPU subtree can make up for.
+    pub fn device(code: &str, message: String) -> Failure {
         Failure::Device(Reason {
             code: code.to_string(),
-            message: error.to_string(),
+            message,
             fix: String::new(),
         })
+    }
+}
+
+/// The account of a subtree that ran on the CPU after all.
+pub fn fallback(original: &Arc<dyn ExecutionPlan>, reason: Reason) -> Fallback {
+    Fallback {
+        node: original.name().to_string(),
+        when: FallbackTime::Run,
+        reason,
+        rows: None,
+        cpu_ms: None,
+    }
+}
+
+/// The error of a fallback that the batch forbids.
+pub fn refused(original: &Arc<dyn ExecutionPlan>, reason: &Reason) -> DataFusionError {
+    let what = format!(
+        "{} cannot run on the GPU: {}",
+        original.name(),
+        reason.message
+    );
+    DataFusionError::External(Box::new(Error::FallbackRefused { what }))
+}
+
+/// Runs the CPU subtree from its start: the nodes that it shares with the pipeline's
+/// source have been executed once, and some of them can be only once.
+pub fn run_original(
+    original: Arc<dyn ExecutionPlan>,
+    partition: Option<usize>,
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream, DataFusionError> {
+    let fresh = reset_plan_states(original)?;
+    match partition {
+        Some(partition) => fresh.execute(partition, context),
+        None => CoalescePartitionsExec::new(fresh).execute(0, context),
+    }
+}
+
+/// What a run's counts say in the report.
+pub fn add_counts(report: &mut PipelineReport, counts: RunCounts, device: &Device) {
+    report.rows_in += counts.rows;
+    report.chunks += counts.chunks;
+    report.bytes_read += counts.bytes_read;
+    report.device_ms += counts.device_ms;
+    report.jit_compiled += counts.jit_compiled;
+    report.jit_cached += counts.jit_cached;
+    report.jit_ms += counts.jit_ms;
+    report.bytes_to_device += counts.bytes_to_device;
+    report.bytes_to_host += counts.bytes_to_host;
+    if let Some(bandwidth) = device.gpu.info().bandwidth_bytes_per_s {
+        report.ideal_ms += counts.bytes_read as f64 / bandwidth * 1e3;
     }
 }

@@ -1,16 +1,21 @@
 //! Plan nodes that run on the GPU. Each keeps the CPU subtree that it replaced.
 
 mod aggregate;
+mod collect;
 mod dictionary;
 mod failure;
 mod feed;
 mod finish;
+mod sort;
 
 pub use aggregate::{AggregatePipeline, GpuAggregateExec, Outcome, Output};
+pub use collect::{CollectPipeline, GpuCollectExec, Taken};
+pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 
 use std::path::Path;
 use std::sync::Arc;
 
+use datafusion::physical_plan::ExecutionPlan;
 use kernels::budget::{Admission, Budget};
 use kernels::gpu::{Gpu, PinnedPool, Target};
 use kernels::jit::Jit;
@@ -86,4 +91,34 @@ impl Device {
             Target::Cuda => format!("cuda:{} {}", info.ordinal, info.name),
         }
     }
+}
+
+/// What every GPU node tells about itself.
+#[derive(Debug, Clone)]
+pub struct GpuNode<'a> {
+    /// The operators that run in it, top first.
+    pub operators: &'a [String],
+    /// What its last execution did; `None` before it is done.
+    pub outcome: Option<Outcome>,
+}
+
+/// The plan node as a GPU node, if it is one.
+pub fn gpu_node(plan: &Arc<dyn ExecutionPlan>) -> Option<GpuNode<'_>> {
+    if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
+        return Some(GpuNode {
+            operators: node.operators(),
+            outcome: node.outcome(),
+        });
+    }
+    if let Some(node) = plan.downcast_ref::<GpuCollectExec>() {
+        return Some(GpuNode {
+            operators: node.operators(),
+            outcome: node.outcome(),
+        });
+    }
+    let node = plan.downcast_ref::<GpuSortExec>()?;
+    Some(GpuNode {
+        operators: node.operators(),
+        outcome: node.outcome(),
+    })
 }

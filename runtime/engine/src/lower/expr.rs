@@ -5,8 +5,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr,
+    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr,
     Literal as PhysicalLiteral, NegativeExpr, NotExpr,
 };
 use datafusion::physical_plan::PhysicalExpr;
@@ -14,39 +15,62 @@ use kernels::codegen::Unsupported;
 use kernels::columns::type_of;
 use kernels::ir::{BinaryOp, Expr, Kind, Literal, Type, UnaryOp};
 
+use super::functions::{lower_function, lower_like};
 use crate::report::Reason;
+
+/// Where a column of a plan node comes from, seen from the pipeline's source.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin {
+    /// A column of the source, as it is; any Arrow type.
+    Column(usize),
+    /// The same value in every row; any Arrow type.
+    Constant(ScalarValue),
+    /// An expression.
+    Computed,
+}
 
 /// What each column of the expression's input is, over the pipeline's source: a
 /// column, or the expression of a projection below.
 #[derive(Debug, Clone)]
 pub struct Inputs {
     columns: Vec<Result<Expr, Reason>>,
+    origins: Vec<Origin>,
 }
 
 impl Inputs {
     /// The columns of a source. A column of a type without a device form is only
     /// refused when an expression reads it.
     pub fn source(schema: &Schema) -> Inputs {
-        let columns = schema
-            .fields()
-            .iter()
-            .enumerate()
-            .map(|(index, field)| {
-                let ty = type_of(field.data_type()).map_err(|e| reason(&e, field.name()))?;
-                Ok(Expr::column(index, ty, field.is_nullable()))
-            })
-            .collect();
-        Inputs { columns }
+        Inputs::numbered(schema, &(0..schema.fields().len()).collect::<Vec<_>>())
+    }
+
+    /// The columns of a source of which only `used` are there, in that order.
+    pub fn numbered(schema: &Schema, used: &[usize]) -> Inputs {
+        let lowered = |index: usize| {
+            let field = schema.field(index);
+            let ty = type_of(field.data_type()).map_err(|e| reason(&e, field.name()))?;
+            let number = used.iter().position(|column| *column == index);
+            let number = number.ok_or_else(|| reason(&Unsupported::expression(index), "column"))?;
+            Ok(Expr::column(number, ty, field.is_nullable()))
+        };
+        let n = schema.fields().len();
+        Inputs {
+            columns: (0..n).map(lowered).collect(),
+            origins: (0..n).map(Origin::Column).collect(),
+        }
     }
 
     /// Some of these inputs, in this order.
     pub fn select(&self, kept: impl IntoIterator<Item = usize>) -> Inputs {
-        Inputs {
-            columns: kept
-                .into_iter()
-                .filter_map(|index| self.columns.get(index).cloned())
-                .collect(),
-        }
+        let kept = kept.into_iter();
+        let known = kept.filter_map(|index| {
+            Some((
+                self.columns.get(index)?.clone(),
+                self.origins.get(index)?.clone(),
+            ))
+        });
+        let (columns, origins) = known.unzip();
+        Inputs { columns, origins }
     }
 
     /// The outputs of a projection over these inputs.
@@ -54,8 +78,26 @@ impl Inputs {
         &self,
         exprs: impl IntoIterator<Item = &'a Arc<dyn PhysicalExpr>>,
     ) -> Inputs {
-        Inputs {
-            columns: exprs.into_iter().map(|expr| lower(expr, self)).collect(),
+        let outputs = exprs
+            .into_iter()
+            .map(|expr| (lower(expr, self), self.origin(expr)));
+        let (columns, origins) = outputs.unzip();
+        Inputs { columns, origins }
+    }
+
+    /// Every column: where it comes from, and what computes it or why nothing can.
+    pub fn iter(&self) -> impl Iterator<Item = (&Origin, &Result<Expr, Reason>)> {
+        self.origins.iter().zip(&self.columns)
+    }
+
+    fn origin(&self, expr: &Arc<dyn PhysicalExpr>) -> Origin {
+        if let Some(column) = expr.downcast_ref::<Column>() {
+            let known = self.origins.get(column.index());
+            return known.cloned().unwrap_or(Origin::Computed);
+        }
+        match expr.downcast_ref::<PhysicalLiteral>() {
+            Some(literal) => Origin::Constant(literal.value().clone()),
+            None => Origin::Computed,
         }
     }
 }
@@ -118,13 +160,23 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
             nullable,
         });
     }
+    if let Some(like) = expr.downcast_ref::<LikeExpr>() {
+        return lower_like(expr, like, inputs);
+    }
+    if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+        return lower_function(expr, call, inputs);
+    }
     Err(unsupported_expression(expr))
 }
 
-fn unary(op: UnaryOp, arg: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reason> {
+pub(super) fn unary(
+    op: UnaryOp,
+    arg: &Arc<dyn PhysicalExpr>,
+    inputs: &Inputs,
+) -> Result<Expr, Reason> {
     let arg = lower(arg, inputs)?;
     let (ty, nullable) = match op {
-        UnaryOp::Negate => (arg.ty, arg.nullable),
+        UnaryOp::Negate | UnaryOp::FloatKey => (arg.ty, arg.nullable),
         UnaryOp::Not => (Type::Bool, arg.nullable),
         UnaryOp::IsNull | UnaryOp::IsNotNull => (Type::Bool, false),
     };
@@ -286,7 +338,8 @@ pub(crate) fn lower_literal(value: &ScalarValue) -> Result<Expr, Unsupported> {
     }
 }
 
-fn reason(unsupported: &Unsupported, whose: impl std::fmt::Display) -> Reason {
+/// The reason that a kernel's refusal is, with whose it is.
+pub fn reason(unsupported: &Unsupported, whose: impl std::fmt::Display) -> Reason {
     Reason {
         code: unsupported.code.to_string(),
         message: format!("{} ({whose})", unsupported.message),
@@ -294,6 +347,6 @@ fn reason(unsupported: &Unsupported, whose: impl std::fmt::Display) -> Reason {
     }
 }
 
-fn unsupported_expression(expr: &Arc<dyn PhysicalExpr>) -> Reason {
+pub(super) fn unsupported_expression(expr: &Arc<dyn PhysicalExpr>) -> Reason {
     reason(&Unsupported::expression(expr), "expression")
 }

@@ -5,6 +5,7 @@
 //! reason, which becomes the line of `explain` and the fallback in the report.
 
 mod expr;
+mod functions;
 
 pub(crate) use expr::lower_literal;
-pub use expr::{Inputs, lower};
+pub use expr::{Inputs, Origin, lower, reason};

@@ -1,17 +1,33 @@
 //! The GPU rewrite: the last physical rule, in passes that each leave a plan that
 //! runs.
 //!
-//! 1. `mark` decides, from the top, whether an aggregate and everything down to its
-//!    source can run on the GPU, and says why not.
-//! 2. `place` swaps what can for one node that keeps the CPU subtree. It comes
-//!    after `mark`, because a subtree is replaced whole or not at all.
+//! 1. `gather` moves the merge of sorted partitions below projections, to the sort
+//!    that it belongs to. It comes first, because `mark` takes the two as one.
+//! 2. `mark` decides, from the top, whether a node and everything that belongs to it
+//!    can run on the GPU, and says why not:
 //!
-//! Exchanges between a partial and a final aggregate vanish inside a subtree: one
-//! device adds everything up. Where the plan above relies on the partitioning that
-//! the subtree had, an exchange above the new node provides it again.
+//!    | Node | Takes with it | Becomes |
+//!    |---|---|---|
+//!    | complete aggregate | filters, projections, exchanges below | `GpuAggregateExec` |
+//!    | sort, or sorts and their merge | exchanges below | `GpuSortExec` |
+//!    | filter, projection | filters and projections below | `GpuCollectExec` |
+//!
+//! 3. `choose` keeps a filter or projection on the CPU when what feeds it stays there
+//!    too: the rows would cross for little work. It comes after `mark`, because only
+//!    what could go can be not worth it, and does nothing when fallback is forbidden.
+//! 4. `place` swaps what is left for one node that keeps the CPU subtree. It comes
+//!    last, because a subtree is replaced whole or not at all. What feeds the node is
+//!    looked at next.
+//!
+//! Exchanges inside a subtree vanish where one device handles all rows. Where the plan
+//! above relies on the partitioning that the subtree had, an exchange above the new
+//! node provides it again; a collect keeps its partitions and their order.
 
+mod choose;
+mod gather;
 mod mark;
 mod place;
 
-pub use mark::mark;
+pub use choose::{choose, not_worth_it};
+pub use mark::{Candidate, computes_nothing, mark};
 pub use place::GpuRewrite;

@@ -9,8 +9,10 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
 
-use super::mark::mark;
-use crate::exec::{Device, GpuAggregateExec};
+use super::choose::{choose, not_worth_it};
+use super::gather::gather;
+use super::mark::{Candidate, mark};
+use crate::exec::{Device, GpuAggregateExec, GpuCollectExec, GpuSortExec};
 use crate::report::{Fallback, FallbackTime, Reason};
 
 /// The rule: runs last, once a plan.
@@ -49,15 +51,35 @@ impl GpuRewrite {
             }
             Some(Ok(pipeline)) => pipeline,
         };
-        let node: Arc<dyn ExecutionPlan> = Arc::new(GpuAggregateExec::new(
-            self.device.clone(),
-            Arc::clone(&plan),
-            pipeline,
-            self.allow_fallback,
-        ));
+        if !choose(&pipeline, self.allow_fallback) {
+            self.refuse(plan.name(), not_worth_it());
+            return Ok(Transformed::no(plan));
+        }
+        let original = Arc::clone(&plan);
+        let device = self.device.clone();
+        let node: Arc<dyn ExecutionPlan> = match pipeline {
+            Candidate::Aggregate(pipeline) => Arc::new(GpuAggregateExec::new(
+                device,
+                original,
+                pipeline,
+                self.allow_fallback,
+            )),
+            Candidate::Collect(pipeline) => Arc::new(GpuCollectExec::new(
+                device,
+                original,
+                pipeline,
+                self.allow_fallback,
+            )),
+            Candidate::Sort(pipeline) => Arc::new(GpuSortExec::new(
+                device,
+                original,
+                pipeline,
+                self.allow_fallback,
+            )),
+        };
         // What is above may rely on rows being spread by their key.
         let node = match plan.output_partitioning() {
-            Partitioning::Hash(keys, n) if *n > 1 => {
+            Partitioning::Hash(keys, n) if *n > 1 && node.is::<GpuAggregateExec>() => {
                 let spread = Partitioning::Hash(keys.clone(), *n);
                 Arc::new(RepartitionExec::try_new(node, spread)?) as Arc<dyn ExecutionPlan>
             }
@@ -87,7 +109,8 @@ impl PhysicalOptimizerRule for GpuRewrite {
         plan: Arc<dyn ExecutionPlan>,
         _: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_down(|node| self.place(node))
+        gather(plan)?
+            .transform_down(|node| self.place(node))
             .map(|placed| placed.data)
     }
 

@@ -1,0 +1,173 @@
+//! What a kernel wrote, back to the exact Arrow array.
+
+use std::sync::Arc;
+
+use arrow::array::types::{
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow::array::{ArrayRef, BooleanArray, PrimitiveArray};
+use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::error::ArrowError;
+
+use crate::codegen::{OutputShape, ValueRegister};
+use crate::error::{Error, Result};
+use crate::ir::{IntWidth, Register, Type};
+
+/// The bytes of a column that a kernel wrote.
+#[derive(Debug, Clone)]
+pub struct WrittenColumn {
+    /// How its elements are held.
+    pub shape: OutputShape,
+    /// The elements.
+    pub values: Vec<u8>,
+    /// One byte a row: 0 where the value is missing. Absent when none can be.
+    pub validity: Option<Vec<u8>>,
+}
+
+/// The Arrow type of a pipeline type.
+pub fn arrow_type(ty: Type) -> DataType {
+    match ty {
+        Type::Bool => DataType::Boolean,
+        Type::Int(IntWidth::W8) => DataType::Int8,
+        Type::Int(IntWidth::W16) => DataType::Int16,
+        Type::Int(IntWidth::W32) => DataType::Int32,
+        Type::Int(IntWidth::W64) => DataType::Int64,
+        Type::UInt(IntWidth::W8) => DataType::UInt8,
+        Type::UInt(IntWidth::W16) => DataType::UInt16,
+        Type::UInt(IntWidth::W32) => DataType::UInt32,
+        Type::UInt(IntWidth::W64) => DataType::UInt64,
+        Type::Float32 => DataType::Float32,
+        Type::Float64 => DataType::Float64,
+        Type::Decimal { precision, scale } => DataType::Decimal128(precision, scale),
+        Type::Date32 => DataType::Date32,
+        Type::Timestamp(unit) => DataType::Timestamp(unit, None),
+        Type::Utf8 => DataType::Utf8,
+    }
+}
+
+/// The array of this type. A value outside of the type is an overflow: it is never
+/// cut off.
+pub fn unstage(column: &WrittenColumn, ty: Type) -> Result<ArrayRef> {
+    let nulls = column.validity.as_ref().map(|bytes| bits(bytes));
+    let nulls = nulls
+        .map(NullBuffer::new)
+        .filter(|nulls| nulls.null_count() > 0);
+    match (ty, column.shape.register) {
+        (Type::Bool, ValueRegister::Bool) => {
+            Ok(Arc::new(BooleanArray::new(bits(&column.values), nulls)))
+        }
+        (Type::Float32, ValueRegister::F32) => {
+            let values = elements(&column.values, f32::from_ne_bytes);
+            primitive::<Float32Type>(values.collect(), nulls, ty)
+        }
+        (Type::Float64, ValueRegister::F64) => {
+            let values = elements(&column.values, f64::from_ne_bytes);
+            primitive::<Float64Type>(values.collect(), nulls, ty)
+        }
+        (_, ValueRegister::Integer(register, _)) if ty.is_integral() => {
+            let bytes = &column.values;
+            match register {
+                Register::I32 => integral(elements(bytes, i32::from_ne_bytes), nulls, ty),
+                Register::I64 => integral(elements(bytes, i64::from_ne_bytes), nulls, ty),
+                Register::I128 => integral(elements(bytes, i128::from_ne_bytes), nulls, ty),
+            }
+        }
+        (ty, register) => Err(Error::Internal(format!(
+            "a {ty} column was written as {}",
+            register.name()
+        ))),
+    }
+}
+
+fn elements<'a, T: 'a, const N: usize>(
+    bytes: &'a [u8],
+    element: impl Fn([u8; N]) -> T + 'a,
+) -> impl Iterator<Item = T> + 'a {
+    let (chunks, _) = bytes.as_chunks::<N>();
+    chunks.iter().map(move |chunk| element(*chunk))
+}
+
+fn bits(bytes: &[u8]) -> BooleanBuffer {
+    BooleanBuffer::collect_bool(bytes.len(), |row| bytes[row] != 0)
+}
+
+fn integral<V>(
+    values: impl Iterator<Item = V>,
+    nulls: Option<NullBuffer>,
+    ty: Type,
+) -> Result<ArrayRef>
+where
+    V: Copy + Into<i128>,
+{
+    use IntWidth::{W8, W16, W32, W64};
+    match ty {
+        Type::Int(W8) => converted::<Int8Type, V>(values, nulls, ty),
+        Type::Int(W16) => converted::<Int16Type, V>(values, nulls, ty),
+        Type::Int(W32) => converted::<Int32Type, V>(values, nulls, ty),
+        Type::Int(W64) => converted::<Int64Type, V>(values, nulls, ty),
+        Type::UInt(W8) => converted::<UInt8Type, V>(values, nulls, ty),
+        Type::UInt(W16) => converted::<UInt16Type, V>(values, nulls, ty),
+        Type::UInt(W32) => converted::<UInt32Type, V>(values, nulls, ty),
+        Type::UInt(W64) => converted::<UInt64Type, V>(values, nulls, ty),
+        Type::Date32 => converted::<Date32Type, V>(values, nulls, ty),
+        Type::Decimal { .. } => converted::<Decimal128Type, V>(values, nulls, ty),
+        Type::Timestamp(TimeUnit::Second) => converted::<TimestampSecondType, V>(values, nulls, ty),
+        Type::Timestamp(TimeUnit::Millisecond) => {
+            converted::<TimestampMillisecondType, V>(values, nulls, ty)
+        }
+        Type::Timestamp(TimeUnit::Microsecond) => {
+            converted::<TimestampMicrosecondType, V>(values, nulls, ty)
+        }
+        Type::Timestamp(TimeUnit::Nanosecond) => {
+            converted::<TimestampNanosecondType, V>(values, nulls, ty)
+        }
+        Type::Bool | Type::Float32 | Type::Float64 | Type::Utf8 => Err(Error::Internal(format!(
+            "a {ty} column was written as integers"
+        ))),
+    }
+}
+
+fn converted<T, V>(
+    values: impl Iterator<Item = V>,
+    nulls: Option<NullBuffer>,
+    ty: Type,
+) -> Result<ArrayRef>
+where
+    T: ArrowPrimitiveType,
+    T::Native: TryFrom<i128> + Default,
+    V: Into<i128>,
+{
+    let range = ty
+        .full_range()
+        .ok_or_else(|| Error::Internal(format!("{ty} has no range")))?;
+    let mut all = Vec::with_capacity(values.size_hint().0);
+    for (row, value) in values.enumerate() {
+        let value: i128 = value.into();
+        // What stands under a null is anything.
+        let there = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        let native = (value >= range.min && value <= range.max)
+            .then(|| T::Native::try_from(value).ok())
+            .flatten();
+        match native {
+            Some(native) => all.push(native),
+            None if !there => all.push(T::Native::default()),
+            None => {
+                let message = format!("the value {value} (unscaled) does not fit {ty}");
+                return Err(ArrowError::ArithmeticOverflow(message).into());
+            }
+        }
+    }
+    primitive::<T>(all, nulls, ty)
+}
+
+fn primitive<T: ArrowPrimitiveType>(
+    values: Vec<T::Native>,
+    nulls: Option<NullBuffer>,
+    ty: Type,
+) -> Result<ArrayRef> {
+    let array = PrimitiveArray::<T>::try_new(ScalarBuffer::from(values), nulls)?;
+    Ok(Arc::new(array.with_data_type(arrow_type(ty))))
+}

@@ -1,0 +1,468 @@
+//! Sort on the GPU: the keys go to the device, the order comes back, and the host
+//! takes the rows.
+//!
+//! ```text
+//!   source, all partitions (CPU plan)
+//!      | record batches, kept on the host, in the order of partitions
+//!   key columns; text as its rank among the texts there are
+//!      | device: keys to words, radix passes
+//!   row numbers in order
+//!      | host: takes the rows, a few at a time
+//!   record batches, one partition
+//! ```
+//!
+//! Nothing is emitted before the order is known, so when the device cannot go on, the
+//! CPU subtree runs instead.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, UInt32Array};
+use arrow::compute::{concat, interleave_record_batch, take_record_batch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    PhysicalExpr, PlanProperties,
+};
+use futures::{StreamExt, TryStreamExt};
+use kernels::ir::Sort;
+use kernels::launch::{Sorted, sort};
+
+use super::Device;
+use super::aggregate::Outcome;
+use super::failure::{Failure, add_counts, fallback, refused, run_original};
+use crate::report::PipelineReport;
+
+/// Rows that are taken from the kept record batches at once.
+const TAKE_ROWS: usize = 1 << 16;
+
+/// What the keys are computed from: one column of the source each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyColumn {
+    /// Its number in the source.
+    pub index: usize,
+    /// Whether it is text, which is replaced by its rank.
+    pub is_text: bool,
+}
+
+/// What a sort node computes, lowered.
+#[derive(Debug, Clone)]
+pub struct SortPipeline {
+    /// Where it reads from, all partitions.
+    pub source: Arc<dyn ExecutionPlan>,
+    /// The keys, over `key_columns`.
+    pub sort: Sort,
+    /// What the keys are computed from.
+    pub key_columns: Vec<KeyColumn>,
+    /// The most rows that are wanted.
+    pub fetch: Option<usize>,
+    /// The operators in the pipeline, top first.
+    pub operators: Vec<String>,
+}
+
+/// A sort of all rows of its source, into one partition.
+#[derive(Debug)]
+pub struct GpuSortExec {
+    device: Device,
+    /// The CPU subtree that this node replaced: fallback, explain and oracle.
+    original: Arc<dyn ExecutionPlan>,
+    pipeline: SortPipeline,
+    allow_fallback: bool,
+    properties: Arc<PlanProperties>,
+    outcome: Arc<Mutex<Option<Outcome>>>,
+}
+
+impl GpuSortExec {
+    /// A node that gives the rows of `original`, all in one partition.
+    pub fn new(
+        device: Device,
+        original: Arc<dyn ExecutionPlan>,
+        pipeline: SortPipeline,
+        allow_fallback: bool,
+    ) -> GpuSortExec {
+        let properties = PlanProperties::new(
+            original.equivalence_properties().clone(),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        );
+        GpuSortExec {
+            device,
+            original,
+            pipeline,
+            allow_fallback,
+            properties: Arc::new(properties),
+            outcome: Arc::new(Mutex::new(None)),
+        }
+    }
+
+    /// The CPU subtree that this node replaced.
+    pub fn original(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.original
+    }
+
+    /// The operators that run in the pipeline, top first.
+    pub fn operators(&self) -> &[String] {
+        &self.pipeline.operators
+    }
+
+    /// What the last execution did; `None` before it is done.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome.lock().ok()?.clone()
+    }
+}
+
+impl DisplayAs for GpuSortExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "GpuSortExec: operators=[{}]",
+            self.pipeline.operators.join(", ")
+        )?;
+        match self.pipeline.fetch {
+            Some(fetch) => write!(f, ", fetch={fetch}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ExecutionPlan for GpuSortExec {
+    fn name(&self) -> &str {
+        "GpuSortExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.pipeline.source]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        // The keys are lowered; no physical expression is evaluated here.
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [source] = <[_; 1]>::try_from(children)
+            .map_err(|_| DataFusionError::Internal("GpuSortExec has one child".into()))?;
+        Ok(Arc::new(GpuSortExec::new(
+            self.device.clone(),
+            Arc::clone(&self.original),
+            SortPipeline {
+                source,
+                ..self.pipeline.clone()
+            },
+            self.allow_fallback,
+        )))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return Err(DataFusionError::Internal(format!(
+                "GpuSortExec has no partition {partition}"
+            )));
+        }
+        let job = Job {
+            device: self.device.clone(),
+            pipeline: self.pipeline.clone(),
+        };
+        let original = Arc::clone(&self.original);
+        let outcome = Arc::clone(&self.outcome);
+        let allow_fallback = self.allow_fallback;
+        let batch_rows = context.session_config().batch_size().max(1);
+        let stream = futures::stream::once(async move {
+            match job.run(Arc::clone(&context)).await {
+                Ok((rows, report)) => {
+                    record(&outcome, Outcome::Ran(report));
+                    Ok(rows.stream(batch_rows))
+                }
+                Err(Failure::User(error)) => Err(error),
+                Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
+                Err(Failure::Device(reason)) => {
+                    record(&outcome, Outcome::FellBack(fallback(&original, reason)));
+                    Ok(run_original(original, None, context)?.boxed())
+                }
+            }
+        })
+        .try_flatten();
+        let schema = self.schema();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+    }
+}
+
+fn record(slot: &Mutex<Option<Outcome>>, outcome: Outcome) {
+    if let Ok(mut slot) = slot.lock() {
+        *slot = Some(outcome);
+    }
+}
+
+/// One execution: plain data, moved into the task that runs it.
+struct Job {
+    device: Device,
+    pipeline: SortPipeline,
+}
+
+impl Job {
+    async fn run(
+        self,
+        context: Arc<TaskContext>,
+    ) -> Result<(OrderedRows, PipelineReport), Failure> {
+        let reservation =
+            Arc::new(MemoryConsumer::new("GpuSortExec").register(context.memory_pool()));
+        let batches = gather(&self.pipeline.source, &context, &reservation).await?;
+        let mut report = PipelineReport {
+            operators: self.pipeline.operators.clone(),
+            device: self.device.name(),
+            ..PipelineReport::default()
+        };
+        let started = Instant::now();
+        let (device, source) = (self.device.clone(), self.pipeline.source.schema());
+        let permit = device.admission.acquire().await;
+        // Ranking, staging and launching block; a thread of the runtime must not.
+        let (batches, sorted) = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let sorted = order(&self, &source, &batches);
+            (batches, sorted)
+        })
+        .await
+        .map_err(|e| DataFusionError::Internal(format!("the device thread ended: {e}")))?;
+        let sorted = sorted?;
+        report.staging_ms = started.elapsed().as_secs_f64() * 1e3;
+        report.kernel = sorted.kernel.clone();
+        report.rows_out = sorted.rows.len() as u64;
+        add_counts(&mut report, sorted.counts, &device);
+        let mut starts = Vec::with_capacity(batches.len());
+        let mut n_rows = 0;
+        for batch in &batches {
+            starts.push(n_rows);
+            n_rows += batch.num_rows();
+        }
+        let rows = OrderedRows {
+            batches,
+            starts,
+            rows: sorted.rows,
+            next: 0,
+            _reservation: reservation,
+        };
+        Ok((rows, report))
+    }
+}
+
+/// All rows of the source. Partitions are read at the same time and stand one after
+/// another, so that equal keys come in the same order on every run.
+async fn gather(
+    source: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    reservation: &Arc<MemoryReservation>,
+) -> Result<Vec<RecordBatch>, Failure> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for partition in 0..source.output_partitioning().partition_count() {
+        let mut rows = source.execute(partition, Arc::clone(context))?;
+        let reservation = Arc::clone(reservation);
+        tasks.spawn(async move {
+            let mut batches = Vec::new();
+            while let Some(batch) = rows.next().await.transpose()? {
+                if batch.num_rows() == 0 {
+                    continue;
+                }
+                reservation
+                    .try_grow(batch.get_array_memory_size())
+                    .map_err(|e| Failure::device("out-of-memory", e.to_string()))?;
+                batches.push(batch);
+            }
+            Ok::<_, Failure>((partition, batches))
+        });
+    }
+    let mut partitions = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        let ended =
+            ended.map_err(|e| DataFusionError::Internal(format!("a source task ended: {e}")))?;
+        partitions.push(ended?);
+    }
+    partitions.sort_by_key(|(partition, _)| *partition);
+    Ok(partitions
+        .into_iter()
+        .flat_map(|(_, batches)| batches)
+        .collect())
+}
+
+/// The order of the rows of these record batches, numbered through.
+fn order(job: &Job, schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Sorted, Failure> {
+    let mut fields = Vec::new();
+    let mut columns: Vec<ArrayRef> = Vec::new();
+    for column in &job.pipeline.key_columns {
+        let field = schema.field(column.index);
+        let parts: Vec<&dyn Array> = batches
+            .iter()
+            .map(|batch| batch.column(column.index).as_ref())
+            .collect();
+        if parts.is_empty() {
+            return Ok(Sorted::default());
+        }
+        let (array, data_type) = match column.is_text {
+            true => (Arc::new(ranks(&parts)?) as ArrayRef, DataType::Int32),
+            false => (concat(&parts)?, field.data_type().clone()),
+        };
+        // Two keys may be columns of one name; here they are told apart by number.
+        fields.push(Field::new(columns.len().to_string(), data_type, true));
+        columns.push(array);
+    }
+    let keys = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?;
+    Ok(sort(
+        Arc::clone(&job.device.gpu),
+        Arc::clone(&job.device.jit),
+        &job.device.pinned,
+        &job.pipeline.sort,
+        &keys,
+        job.pipeline.fetch,
+    )?)
+}
+
+/// Each text's place among the distinct texts of all parts, by bytes; null stays null.
+fn ranks(parts: &[&dyn Array]) -> Result<Int32Array, Failure> {
+    let mut codes: HashMap<&str, i32> = HashMap::new();
+    let mut all: Vec<Option<i32>> = Vec::new();
+    for part in parts {
+        let texts: Box<dyn Iterator<Item = Option<&str>>> = match part.data_type() {
+            DataType::Utf8 => Box::new(part.as_string::<i32>().iter()),
+            DataType::LargeUtf8 => Box::new(part.as_string::<i64>().iter()),
+            DataType::Utf8View => Box::new(part.as_string_view().iter()),
+            other => {
+                let what = format!("a text key of type {other}");
+                return Err(Failure::User(DataFusionError::Internal(what)));
+            }
+        };
+        for text in texts {
+            let next = codes.len();
+            all.push(match text {
+                None => None,
+                Some(text) => match codes.get(text) {
+                    Some(code) => Some(*code),
+                    None => {
+                        let code = i32::try_from(next).map_err(|_| {
+                            Failure::device("too-many-texts", "over 2^31 texts".into())
+                        })?;
+                        codes.insert(text, code);
+                        Some(code)
+                    }
+                },
+            });
+        }
+    }
+    let mut sorted: Vec<(&str, i32)> = codes.into_iter().collect();
+    sorted.sort_unstable();
+    let mut rank_of = vec![0; sorted.len()];
+    for (rank, (_, code)) in sorted.iter().enumerate() {
+        rank_of[*code as usize] = rank as i32;
+    }
+    Ok(all
+        .into_iter()
+        .map(|code| code.map(|code| rank_of[code as usize]))
+        .collect())
+}
+
+/// Kept record batches and the order of their rows.
+struct OrderedRows {
+    batches: Vec<RecordBatch>,
+    /// The number of each record batch's first row.
+    starts: Vec<usize>,
+    rows: Vec<u32>,
+    /// How many rows were given.
+    next: usize,
+    _reservation: Arc<MemoryReservation>,
+}
+
+impl OrderedRows {
+    fn stream(self, batch_rows: usize) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
+        let taken = futures::stream::try_unfold(self, |mut rows| async move {
+            let batch = rows.take_next()?;
+            Ok::<_, DataFusionError>(batch.map(|batch| (batch, rows)))
+        });
+        let parts = taken.map_ok(move |batch: RecordBatch| {
+            let n_rows = batch.num_rows();
+            let firsts = (0..n_rows).step_by(batch_rows);
+            futures::stream::iter(
+                firsts.map(move |first| Ok(batch.slice(first, batch_rows.min(n_rows - first)))),
+            )
+        });
+        parts.try_flatten().boxed()
+    }
+
+    fn take_next(&mut self) -> Result<Option<RecordBatch>> {
+        let end = self.rows.len().min(self.next + TAKE_ROWS);
+        let wanted = &self.rows[self.next..end];
+        self.next = end;
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        if let [batch] = self.batches.as_slice() {
+            let rows = UInt32Array::from(wanted.to_vec());
+            return Ok(Some(take_record_batch(batch, &rows)?));
+        }
+        let places: Vec<(usize, usize)> = wanted
+            .iter()
+            .map(|row| {
+                let row = *row as usize;
+                let batch = self.starts.partition_point(|start| *start <= row) - 1;
+                (batch, row - self.starts[batch])
+            })
+            .collect();
+        let batches: Vec<&RecordBatch> = self.batches.iter().collect();
+        Ok(Some(interleave_record_batch(&batches, &places)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{StringArray, StringViewArray};
+
+    #[test]
+    fn ranks_follow_bytes_over_all_parts() {
+        let a = StringArray::from(vec![Some("b"), None, Some(""), Some("é")]);
+        let b = StringArray::from(vec![Some("a"), Some("b")]);
+        let Ok(got) = ranks(&[&a, &b]) else {
+            panic!("text has ranks");
+        };
+        let expected = [Some(2), None, Some(0), Some(3), Some(1), Some(2)];
+        assert_eq!(got, Int32Array::from(expected.to_vec()));
+        let view = StringViewArray::from(vec![Some("z"), Some("y")]);
+        let Ok(got) = ranks(&[&view]) else {
+            panic!("text has ranks");
+        };
+        assert_eq!(got, Int32Array::from(vec![1, 0]));
+    }
+}
