@@ -2,13 +2,16 @@
 //!
 //! A variant is one situation with its data. `Display` is the author's voice:
 //! what to change, no internals. The chain of sources is the log's voice.
-//! Nothing here decides on the text of another error.
+//! Nothing here decides on the text of another error, but for two that carry what matters
+//! in no other way: the code of an S3 server's refusal, and a CSV value of the wrong type.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::parquet::errors::ParquetError;
+
+use crate::words::{clean, csv_value, io_problem, sql_types, store_code, store_problem};
 
 /// The result of everything fallible in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -63,10 +66,18 @@ pub enum Error {
         /// What happened in it.
         source: Box<Error>,
     },
+    /// An error of a statement, with what it is about in the stage's SQL.
+    #[error("{place}: {source}")]
+    At {
+        /// Line and column, or the expression.
+        place: String,
+        /// What is wrong there.
+        source: Box<Error>,
+    },
     /// The SQL text does not parse.
     #[error("the SQL does not parse: {message}")]
     Syntax {
-        /// The parser's complaint, with line and column.
+        /// The parser's complaint.
         message: String,
     },
     /// A stage without a statement.
@@ -145,7 +156,9 @@ pub enum Error {
         problem: String,
     },
     /// Nothing at the location.
-    #[error("table `{table}`: there is no file or directory at `{location}`")]
+    #[error(
+        "table `{table}`: there is no file or directory at `{location}`; correct its `location`, which starts at the current directory unless it is absolute or a URL"
+    )]
     NoSuchInput {
         /// The table.
         table: String,
@@ -153,31 +166,46 @@ pub enum Error {
         location: String,
     },
     /// A directory or pattern that has no data file in it.
-    #[error("table `{table}`: no data file at `{location}`; {hint}")]
+    #[error(
+        "table `{table}`: no data file at `{location}`: {hint}; correct its `location`, or provide the data"
+    )]
     NoFiles {
         /// The table.
         table: String,
         /// As written.
         location: String,
-        /// What counts as a data file.
+        /// What is there instead.
         hint: String,
     },
     /// The storage refuses access.
-    #[error(
-        "no permission for `{location}`; check the credentials and the policy of the bucket or the mode of the file"
-    )]
+    #[error("no permission for `{location}`; check the credentials and the bucket's policy")]
     NoPermission {
         /// What was to be reached.
         location: String,
     },
+    /// A bucket that does not exist.
+    #[error(
+        "there is no bucket `{}`; create it, or correct the location `{location}`",
+        bucket(.location)
+    )]
+    NoBucket {
+        /// As written.
+        location: String,
+    },
     /// A file that is not what the table says it is.
-    #[error("table `{table}`: `{file}` {problem}")]
+    #[error("table `{table}`: {} {problem}", quoted_path(.file))]
     BadFile {
         /// The table.
         table: String,
-        /// The file.
+        /// The file, or how many it may be one of.
         file: String,
         /// What is wrong with it: "is not a Parquet file", "is truncated".
+        problem: String,
+    },
+    /// A file of some table that cannot be read as what it should be.
+    #[error("a file {problem}")]
+    Unreadable {
+        /// What is wrong with it, as in [`Error::BadFile`].
         problem: String,
     },
     /// Two files of a table disagree about its columns.
@@ -237,22 +265,26 @@ pub enum Error {
     /// A disk is full, or the spill budget is used up.
     #[error("out of disk space: {detail}")]
     OutOfDisk {
-        /// Where and how much.
+        /// What was to be written, and why it was not.
         detail: String,
     },
     /// A result that its type cannot hold.
-    #[error(
-        "{expression} overflows {data_type}; cast its operands to a wider type, such as DECIMAL(38, 0)"
-    )]
+    #[error("{expression} overflows {data_type}; {}", wider(.data_type))]
     Overflow {
-        /// The expression or function.
+        /// The function, or the operation with its values.
         expression: String,
-        /// The type that is too narrow.
+        /// The type that is too narrow, in SQL's words.
         data_type: String,
     },
     /// Division by zero.
     #[error("division by zero; guard the divisor with NULLIF(divisor, 0)")]
     DivisionByZero,
+    /// A value that is not of the type that it is cast to.
+    #[error("{message}")]
+    BadCast {
+        /// For the author.
+        message: String,
+    },
     /// A value that cannot be computed.
     #[error("{message}")]
     Data {
@@ -263,12 +295,12 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     /// A failure of the local machine.
-    #[error("{doing}: {source}")]
+    #[error("cannot {what}: {}", io_problem(.source))]
     Io {
-        /// What was being done, with the path.
-        doing: String,
+        /// What was to be done, with the path: "create `/out`".
+        what: String,
         /// The system's error.
-        source: Source,
+        source: Arc<std::io::Error>,
     },
     /// A defect of ours, or of a library that we use.
     #[error("internal error: {message}")]
@@ -282,6 +314,32 @@ fn did_you_mean(suggestion: &Option<String>) -> String {
     suggestion
         .as_ref()
         .map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
+/// What to do about a type that is too narrow.
+fn wider(data_type: &str) -> &'static str {
+    if data_type.starts_with("DECIMAL") {
+        "no decimal is wider, so CAST its operands to DOUBLE or to fewer digits"
+    } else {
+        "CAST its operands to a wider type, such as DECIMAL(38, 0)"
+    }
+}
+
+/// A path in quotes; words about files stay as they are.
+fn quoted_path(file: &str) -> String {
+    if file.contains('/') {
+        format!("`{file}`")
+    } else {
+        file.to_owned()
+    }
+}
+
+/// The part of a URL that names a bucket.
+fn bucket(location: &str) -> &str {
+    let rest = location
+        .split_once("://")
+        .map_or(location, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or(rest)
 }
 
 fn among(available: &[String]) -> String {
@@ -324,7 +382,7 @@ impl Error {
     /// What the reader does next.
     pub fn kind(&self) -> Kind {
         match self {
-            Error::Stage { source, .. } => source.kind(),
+            Error::Stage { source, .. } | Error::At { source, .. } => source.kind(),
             Error::FallbackRefused { .. } => Kind::FallbackRefused,
             Error::Device { .. } => Kind::Unavailable,
             Error::Syntax { .. }
@@ -342,21 +400,21 @@ impl Error {
             Error::NoSuchInput { .. }
             | Error::NoFiles { .. }
             | Error::NoPermission { .. }
+            | Error::NoBucket { .. }
             | Error::BadFile { .. }
+            | Error::Unreadable { .. }
             | Error::SchemasDiffer { .. } => Kind::InputMissing,
             Error::StorageUnavailable { .. } => Kind::Unavailable,
             Error::OutputExists { .. } | Error::OutputConflict { .. } => Kind::OutputExists,
             Error::OutOfMemory { .. } | Error::OutOfDisk { .. } => Kind::OutOfResources,
-            Error::Overflow { .. } | Error::DivisionByZero | Error::Data { .. } => Kind::DataError,
+            Error::Overflow { .. }
+            | Error::DivisionByZero
+            | Error::BadCast { .. }
+            | Error::Data { .. } => Kind::DataError,
             Error::Cancelled => Kind::Cancelled,
-            Error::Io { source, .. } => match source
-                .downcast_ref::<std::io::Error>()
-                .map(std::io::Error::kind)
-            {
-                Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
-                    Kind::OutOfResources
-                }
-                Some(std::io::ErrorKind::PermissionDenied) => Kind::InputMissing,
+            Error::Io { source, .. } => match source.kind() {
+                std::io::ErrorKind::FileTooLarge => Kind::OutOfResources,
+                std::io::ErrorKind::PermissionDenied => Kind::InputMissing,
                 _ => Kind::Unavailable,
             },
             Error::Internal { .. } => Kind::Internal,
@@ -375,25 +433,48 @@ impl Error {
         }
     }
 
-    /// The error without the stage in front.
-    pub fn root(&self) -> &Error {
+    /// Says which part of the stage's SQL the error is about; the innermost place wins.
+    #[must_use]
+    pub(crate) fn at(self, place: impl Into<String>) -> Error {
         match self {
-            Error::Stage { source, .. } => source.root(),
+            Error::At { .. } => self,
+            source => Error::At {
+                place: place.into(),
+                source: Box::new(source),
+            },
+        }
+    }
+
+    /// The error without the stage in front.
+    pub fn without_stage(&self) -> &Error {
+        match self {
+            Error::Stage { source, .. } => source.without_stage(),
             other => other,
         }
     }
 
-    pub(crate) fn io(doing: impl Into<String>, source: std::io::Error) -> Error {
-        let doing = doing.into();
+    /// The error without the stage and the place in front.
+    pub fn root(&self) -> &Error {
+        match self {
+            Error::Stage { source, .. } | Error::At { source, .. } => source.root(),
+            other => other,
+        }
+    }
+
+    /// The system could not do something with a local file: `io("create", path, error)`.
+    pub(crate) fn io(verb: &str, path: &std::path::Path, source: std::io::Error) -> Error {
+        Error::from_io(format!("{verb} `{}`", path.display()), source)
+    }
+
+    fn from_io(what: String, source: std::io::Error) -> Error {
         match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                 Error::OutOfDisk {
-                    detail: format!("{doing}: {source}"),
+                    detail: format!("cannot {what}: {}", io_problem(&source)),
                 }
             }
-            std::io::ErrorKind::PermissionDenied => Error::NoPermission { location: doing },
             _ => Error::Io {
-                doing,
+                what,
                 source: Arc::new(source),
             },
         }
@@ -411,9 +492,19 @@ impl Error {
             Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => Error::NoPermission {
                 location: location.to_owned(),
             },
+            refused if is_no_bucket(refused) => Error::NoBucket {
+                location: location.to_owned(),
+            },
+            refused if is_bad_identity(refused) => Error::NoPermission {
+                location: location.to_owned(),
+            },
             Store::NotFound { path, .. } => Error::Location {
                 location: location.to_owned(),
-                problem: format!("`{path}` is not there"),
+                problem: if path == location {
+                    "it is not there any more".to_owned()
+                } else {
+                    format!("`{path}` is not there")
+                },
             },
             Store::InvalidPath { source } => Error::Location {
                 location: location.to_owned(),
@@ -431,24 +522,16 @@ impl Error {
                 message: source.to_string(),
             },
             other => {
-                if let Some(io) = find_source::<std::io::Error>(other) {
-                    match io.kind() {
-                        std::io::ErrorKind::PermissionDenied => {
-                            return Error::NoPermission {
-                                location: location.to_owned(),
-                            };
-                        }
-                        std::io::ErrorKind::StorageFull => {
-                            return Error::OutOfDisk {
-                                detail: format!("writing `{location}`"),
-                            };
-                        }
-                        _ => {}
-                    }
+                if let Some(io) = find_source::<std::io::Error>(other)
+                    && io.raw_os_error().is_some()
+                    && !is_of_the_network(io.kind())
+                {
+                    let copy = std::io::Error::new(io.kind(), io_problem(io));
+                    return Error::from_io(format!("use `{location}`"), copy);
                 }
                 Error::StorageUnavailable {
                     location: location.to_owned(),
-                    message: other.to_string(),
+                    message: store_problem(other),
                 }
             }
         }
@@ -464,7 +547,7 @@ impl Error {
                 } else if let Some(inner) = source.downcast_ref::<DataFusionError>() {
                     Error::from_datafusion(inner, limit_bytes)
                 } else if let Some(inner) = source.downcast_ref::<object_store::Error>() {
-                    Error::from_store("object storage", inner)
+                    Error::from_store(subject(inner), inner)
                 } else {
                     Error::Data {
                         message: clean(&source.to_string()),
@@ -498,8 +581,21 @@ impl Error {
                     limit_bytes,
                     detail: clean(detail),
                 },
-                ArrowError::IoError(detail, _) => Error::OutOfDisk {
-                    detail: clean(detail),
+                ArrowError::IoError(_, io) => {
+                    let copy = std::io::Error::new(io.kind(), io_problem(io));
+                    Error::from_io("read or write temporary files".into(), copy)
+                }
+                ArrowError::CsvError(detail) | ArrowError::JsonError(detail) => Error::Unreadable {
+                    problem: format!("cannot be read: {}", clean(detail)),
+                },
+                ArrowError::ParseError(detail) if csv_value(detail).is_some() => {
+                    Error::Unreadable {
+                        problem: csv_value(detail).unwrap_or_default(),
+                    }
+                }
+                ArrowError::ParquetError(detail) => damaged(detail),
+                ArrowError::CastError(detail) => Error::BadCast {
+                    message: clean(detail),
                 },
                 other => Error::Data {
                     message: clean(&other.to_string()),
@@ -508,32 +604,18 @@ impl Error {
             DataFusionError::ParquetError(parquet) => match parquet.as_ref() {
                 ParquetError::External(source) => {
                     if let Some(inner) = source.downcast_ref::<object_store::Error>() {
-                        Error::from_store("object storage", inner)
+                        Error::from_store(subject(inner), inner)
                     } else {
-                        Error::Data {
-                            message: format!(
-                                "a Parquet file cannot be read: {}",
-                                clean(&source.to_string())
-                            ),
-                        }
+                        damaged(&source.to_string())
                     }
                 }
-                other => Error::Data {
-                    message: format!("a Parquet file is damaged: {}", clean(&other.to_string())),
-                },
+                other => damaged(&other.to_string()),
             },
-            DataFusionError::ObjectStore(store) => Error::from_store("object storage", store),
-            DataFusionError::IoError(io) => match io.kind() {
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    Error::OutOfDisk {
-                        detail: io.to_string(),
-                    }
-                }
-                _ => Error::Io {
-                    doing: "reading or writing local files".into(),
-                    source: Arc::new(std::io::Error::new(io.kind(), io.to_string())),
-                },
-            },
+            DataFusionError::ObjectStore(store) => Error::from_store(subject(store), store),
+            DataFusionError::IoError(io) => {
+                let copy = std::io::Error::new(io.kind(), io_problem(io));
+                Error::from_io("read or write local files".into(), copy)
+            }
             DataFusionError::SQL(parser, _) => Error::Syntax {
                 message: clean(&parser.to_string()),
             },
@@ -594,13 +676,88 @@ impl Error {
     }
 }
 
-/// Arrow says `Overflow happened on: 9223372036854775807 + 1`.
-fn overflow(detail: &str) -> Error {
-    let expression = detail.rsplit("on: ").next().unwrap_or(detail).trim();
-    Error::Overflow {
-        expression: format!("`{expression}`"),
-        data_type: "its integer type".into(),
+/// A Parquet file whose footer was read and whose pages cannot be.
+fn damaged(detail: &str) -> Error {
+    Error::Unreadable {
+        problem: format!("is damaged ({}); write it again", clean(detail)),
     }
+}
+
+/// Arrow says `Overflow happened on: 9223372036854775807 + 1`; a kernel says what it is
+/// that overflowed, or which total does not fit which type.
+fn overflow(detail: &str) -> Error {
+    let (expression, data_type) = if let Some((_, operation)) = detail.rsplit_once("on: ") {
+        // More digits than the widest integer has.
+        let is_decimal = operation
+            .split(|c: char| !c.is_ascii_digit())
+            .any(|digits| digits.len() > 20);
+        let data_type = if is_decimal {
+            "DECIMAL"
+        } else {
+            "its integer type"
+        };
+        (format!("`{}`", operation.trim()), data_type.to_owned())
+    } else if let Some((_, rest)) = detail.split_once("does not fit ") {
+        let data_type = rest.split(';').next().unwrap_or(rest);
+        ("sum".to_owned(), sql_types(data_type))
+    } else if detail.contains("decimal") {
+        ("an operation".to_owned(), "DECIMAL".to_owned())
+    } else {
+        ("an operation".to_owned(), "its type".to_owned())
+    };
+    Error::Overflow {
+        expression,
+        data_type,
+    }
+}
+
+/// What an object store's error is about, where nobody remembers what was asked of it.
+fn subject(error: &object_store::Error) -> &str {
+    use object_store::Error as Store;
+    match error {
+        Store::NotFound { path, .. }
+        | Store::PermissionDenied { path, .. }
+        | Store::Unauthenticated { path, .. } => path,
+        _ => "a table's files",
+    }
+}
+
+fn is_of_the_network(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::*;
+    matches!(
+        kind,
+        ConnectionRefused
+            | ConnectionReset
+            | ConnectionAborted
+            | NotConnected
+            | HostUnreachable
+            | NetworkUnreachable
+            | AddrNotAvailable
+            | TimedOut
+            | BrokenPipe
+            | UnexpectedEof
+    )
+}
+
+/// Whether a storage answered that the bucket, not the object, is missing. Only the text
+/// of its answer tells the two apart.
+pub(crate) fn is_no_bucket(error: &object_store::Error) -> bool {
+    store_code(&error.to_string()) == Some("NoSuchBucket")
+}
+
+/// Whether a storage does not believe who we are. `object_store` has a variant for that,
+/// which a listing does not use.
+fn is_bad_identity(error: &object_store::Error) -> bool {
+    matches!(
+        store_code(&error.to_string()),
+        Some(
+            "AccessDenied"
+                | "SignatureDoesNotMatch"
+                | "InvalidAccessKeyId"
+                | "InvalidToken"
+                | "ExpiredToken"
+        )
+    )
 }
 
 /// Finds an error of one type in a chain of sources.
@@ -615,42 +772,6 @@ pub(crate) fn find_source<'a, E: std::error::Error + 'static>(
         next = current.source();
     }
     None
-}
-
-/// A library's message without its own prefixes and advice. Only for show.
-pub(crate) fn clean(message: &str) -> String {
-    const PREFIXES: [&str; 16] = [
-        "Arrow error: ",
-        "Parquet error: ",
-        "Parser error: ",
-        "sql parser error: ",
-        "SQL error: ",
-        "ParserError(\"",
-        "Error during planning: ",
-        "Schema error: ",
-        "Execution error: ",
-        "External error: ",
-        "Internal error: ",
-        "Optimizer rule ",
-        "Cast error: ",
-        "Compute error: ",
-        "Invalid argument error: ",
-        "This feature is not implemented: ",
-    ];
-    let cut = [
-        "This was likely caused by a bug in DataFusion",
-        "This issue was likely caused by a bug in DataFusion",
-        "\n\nbacktrace:",
-    ]
-    .iter()
-    .filter_map(|marker| message.find(marker))
-    .min()
-    .unwrap_or(message.len());
-    let mut text = message[..cut].trim();
-    while let Some(rest) = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)) {
-        text = rest.trim_start();
-    }
-    text.trim_end_matches(['.', ' ', '\n']).to_owned()
 }
 
 /// The known name that is nearest to a misspelt one, if any is near.
@@ -696,15 +817,6 @@ mod tests {
         assert_eq!(nearest("l_ordrekey", known).as_deref(), Some("l_orderkey"));
         assert_eq!(nearest("L_QUANTTY", known).as_deref(), Some("l_quantity"));
         assert_eq!(nearest("customer", known), None);
-    }
-
-    #[test]
-    fn library_wording_is_stripped() {
-        let raw = "Arrow error: Cast error: Cannot cast string 'x' to value of Int32 type";
-        assert_eq!(clean(raw), "Cannot cast string 'x' to value of Int32 type");
-        let raw =
-            "Internal error: odd.\nThis issue was likely caused by a bug in DataFusion's code.";
-        assert_eq!(clean(raw), "odd");
     }
 
     #[test]

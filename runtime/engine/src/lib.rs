@@ -18,6 +18,7 @@ pub mod settings;
 pub mod sinks;
 pub mod sources;
 pub mod tpch;
+pub mod words;
 
 pub use cancel::Cancel;
 pub use error::{Error, Kind, Result};

@@ -2,9 +2,11 @@
 
 mod names;
 mod script;
+mod suspects;
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -90,6 +92,8 @@ pub struct Session {
     inputs: Mutex<HashSet<String>>,
     /// Memory of results that are kept for later stages.
     held: Mutex<HashMap<String, MemoryReservation>>,
+    /// Whether any name stands for a query that is evaluated where it is used.
+    has_views: AtomicBool,
     /// Whether a plan with a node that computes on the CPU is an error.
     refuses_cpu_nodes: bool,
 }
@@ -123,6 +127,7 @@ impl Session {
             places: Mutex::default(),
             inputs: Mutex::default(),
             held: Mutex::default(),
+            has_views: AtomicBool::new(false),
             refuses_cpu_nodes: false,
         })
     }
@@ -144,20 +149,38 @@ impl Session {
 
     /// Looks at tables and makes them readable.
     pub async fn register_tables(&self, tables: &[Table]) -> Result<()> {
+        self.open_tables(tables, &|_| {}, &Cancel::new()).await
+    }
+
+    /// Looks at tables and makes them readable, until it is cancelled. `progress` tells
+    /// how the generated ones come along.
+    pub async fn open_tables(
+        &self,
+        tables: &[Table],
+        progress: &(dyn Fn(tpch::Progress) + Send + Sync),
+        cancel: &Cancel,
+    ) -> Result<()> {
         for table in tables {
-            self.register_table(table).await?;
+            let made = match table.location.strip_prefix("tpch://") {
+                Some(what) => &self.generate(table, what, progress, cancel).await?,
+                None => table,
+            };
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Err(Error::Cancelled),
+                attached = self.attach(made) => attached?,
+            }
+            self.inputs
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(table.name.clone());
         }
         Ok(())
     }
 
     /// Looks at one table and makes it readable.
     pub async fn register_table(&self, table: &Table) -> Result<()> {
-        self.attach(table).await?;
-        self.inputs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(table.name.clone());
-        Ok(())
+        self.register_tables(std::slice::from_ref(table)).await
     }
 
     /// Results may replace one another, but not a table that the batch names.
@@ -178,23 +201,10 @@ impl Session {
     }
 
     async fn attach(&self, table: &Table) -> Result<()> {
-        let (location, table) = match table.location.strip_prefix("tpch://") {
-            Some(what) => {
-                let directory = self.generated(&table.location, what).await?;
-                let location = format!("{}/", directory.display());
-                (
-                    Location::parse(&location)?,
-                    Table {
-                        format: Format::Parquet,
-                        ..table.clone()
-                    },
-                )
-            }
-            None => (Location::parse(&table.location)?, table.clone()),
-        };
+        let location = Location::parse(&table.location)?;
         self.open_storage(&location, table.storage.as_deref())?;
         let source = sources::open(
-            &table,
+            table,
             location,
             &self.context.state(),
             self.settings.reader_threads,
@@ -208,32 +218,55 @@ impl Session {
         self.replace_table(&table.name, source.provider)
     }
 
-    /// The directory of a generated table, made if need be.
-    async fn generated(&self, location: &str, what: &str) -> Result<std::path::PathBuf> {
+    /// Makes the files of a generated table if need be, and returns the table over them.
+    async fn generate(
+        &self,
+        table: &Table,
+        what: &str,
+        progress: &(dyn Fn(tpch::Progress) + Send + Sync),
+        cancel: &Cancel,
+    ) -> Result<Table> {
         let bad = || Error::Location {
-            location: location.to_owned(),
+            location: table.location.clone(),
             problem: "write tpch://SCALE/TABLE, such as tpch://1/lineitem".into(),
         };
-        let (scale, table) = what.split_once('/').ok_or_else(bad)?;
-        let scale_factor: f64 = scale.parse().map_err(|_| bad())?;
+        let (scale, name) = what.split_once('/').ok_or_else(bad)?;
+        let scale: f64 = scale.parse().map_err(|_| bad())?;
+        let name = name.trim_end_matches('/').to_owned();
         let directory = self
             .settings
             .cache_dir
             .join("tpch")
-            .join(format!("sf{scale_factor}"));
-        let (table, threads) = (
-            table.trim_end_matches('/').to_owned(),
-            self.settings.compute_threads,
-        );
-        tokio::task::spawn_blocking(move || {
-            tpch::generate_table(scale_factor, &table, &directory, threads, &|progress| {
-                tracing::debug!(?progress, "generating");
-            })
+            .join(format!("sf{scale}"));
+        let threads = self.settings.compute_threads;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let mut made = tokio::task::spawn_blocking({
+            let stop = Arc::clone(&stop);
+            // Nobody listens any more when this was given up.
+            let tell = move |progress| drop(sender.send(progress));
+            move || tpch::generate_table(scale, &name, &directory, threads, &tell, &stop)
+        });
+        let directory = loop {
+            tokio::select! {
+                biased;
+                // The generator removes what it half wrote, so it is waited for.
+                () = cancel.cancelled(), if !stop.load(Ordering::Relaxed) => {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                Some(step) = told.recv() => progress(step),
+                made = &mut made => {
+                    break made.map_err(|error| Error::Internal {
+                        message: error.to_string(),
+                    })??;
+                }
+            }
+        };
+        Ok(Table {
+            location: format!("{}/", directory.display()),
+            format: Format::Parquet,
+            ..table.clone()
         })
-        .await
-        .map_err(|error| Error::Internal {
-            message: error.to_string(),
-        })?
     }
 
     fn open_storage(
@@ -376,6 +409,7 @@ impl Session {
             progress(Progress::Statement(index));
             let statement_started = Instant::now();
             let logical = self.plan_statement(statement, stage).await?;
+            let suspect = |error| self.suspect(error, &statements[..=index]);
             let mut done = StatementReport {
                 sql: statement.text.clone(),
                 rows: 0,
@@ -387,26 +421,29 @@ impl Session {
                 if matches!(logical, LogicalPlan::Ddl(DdlStatement::CreateView(_))) {
                     self.register_view(&name, input.clone())?;
                 } else {
-                    let (physical, kept) = self.collect(input, None, &|_| {}).await?;
+                    let collected = self.collect(input, None, &|_| {}).await;
+                    let (physical, kept) = collected.map_err(suspect)?;
                     done.rows = kept.n_rows;
                     done.sources = self.sources_of(&physical);
                     report.spilled_bytes += spilled(&physical);
                     self.hold(&name, kept)?;
                 }
             } else if index != last_query {
-                let (physical, kept) = self.collect(&logical, Some(0), &|_| {}).await?;
+                let collected = self.collect(&logical, Some(0), &|_| {}).await;
+                let (physical, kept) = collected.map_err(suspect)?;
                 done.rows = kept.n_rows;
                 done.sources = self.sources_of(&physical);
             } else {
                 let on_rows = |rows| progress(Progress::Rows(rows));
                 let physical = match &target {
                     Some((output, location, store)) => {
-                        let physical = self.physical(&logical).await?;
+                        let physical = self.physical(&logical).await.map_err(suspect)?;
                         sinks::check_columns(output, physical.schema().as_ref())?;
                         let created =
                             Arc::new(Sink::create(output, location.clone(), Arc::clone(store))?);
                         *sink = Some(Arc::clone(&created));
-                        let written = self.write(&created, &physical, &on_rows).await?;
+                        let written = self.write(&created, &physical, &on_rows).await;
+                        let written = written.map_err(suspect)?;
                         report.rows = written.rows;
                         report.output = Some(written);
                         physical
@@ -414,8 +451,8 @@ impl Session {
                     None => {
                         let name = TableReference::bare(stage.name.as_str());
                         let limit = self.settings.memory_limit_bytes / 8;
-                        let (physical, kept) =
-                            self.collect(&logical, Some(limit), &on_rows).await?;
+                        let collected = self.collect(&logical, Some(limit), &on_rows).await;
+                        let (physical, kept) = collected.map_err(suspect)?;
                         report.rows = kept.n_rows;
                         report.preview = preview(&kept.batches, self.settings.preview_rows);
                         if kept.is_complete {
@@ -513,6 +550,7 @@ impl Session {
     }
 
     fn register_view(&self, name: &TableReference, plan: LogicalPlan) -> Result<()> {
+        self.has_views.store(true, Ordering::Relaxed);
         self.replace_reference(name, Arc::new(ViewTable::new(plan, None)))
     }
 
@@ -537,9 +575,18 @@ impl Session {
         let logical = match state.statement_to_plan(statement.parsed.clone()).await {
             Ok(logical) => logical,
             Err(error) => {
-                return Err(match names::unknown(&statement.parsed, &self.context) {
-                    Some(unknown) => unknown,
-                    None => self.error(&error),
+                if let Some(unknown) = names::unknown(&statement.parsed, &self.context) {
+                    return Err(unknown);
+                }
+                let span = error.diagnostic().and_then(|told| told.span);
+                let error = self.error(&error);
+                let place = match span {
+                    Some(span) => Some(script::place(span.start.line, span.start.column)),
+                    None => names::named_place(&statement.parsed, &error),
+                };
+                return Err(match place {
+                    Some(place) => error.at(place),
+                    None => error,
                 });
             }
         };
@@ -616,7 +663,7 @@ impl Session {
             memory: MemoryConsumer::new("kept result").register(&pool),
         };
         while let Some(batch) = batches.next().await {
-            let batch = batch.map_err(|error| self.error(&error))?;
+            let batch = batch.map_err(|error| self.error_of(&physical, &error))?;
             kept.n_rows += batch.num_rows() as u64;
             on_rows(kept.n_rows);
             if !kept.is_complete {
@@ -651,9 +698,9 @@ impl Session {
     ) -> Result<OutputReport> {
         let pool: Arc<dyn MemoryPool> = Arc::<Budget>::clone(&self.budget);
         let is_ordered = plan.output_ordering().is_some();
-        let n_rows = std::sync::atomic::AtomicU64::new(0);
+        let n_rows = AtomicU64::new(0);
         let count = |rows: u64| {
-            on_rows(n_rows.fetch_add(rows, std::sync::atomic::Ordering::Relaxed) + rows);
+            on_rows(n_rows.fetch_add(rows, Ordering::Relaxed) + rows);
         };
         sink.write(
             self.stream(plan)?,
@@ -664,37 +711,83 @@ impl Session {
         )
         .await
         .map_err(|error| match error {
-            WriteError::Plan(error) => self.error(&error),
+            WriteError::Plan(error) => self.error_of(plan, &error),
             WriteError::Sink(error) => error,
         })
     }
 
+    /// An error of the data with the expressions that can have caused it. Where a name
+    /// may stand for a view, the expression may be in there, so none is named.
+    fn suspect(&self, error: Error, statements: &[Statement]) -> Error {
+        if self.has_views.load(Ordering::Relaxed) {
+            return error;
+        }
+        let last = statements.last();
+        match last.and_then(|last| names::named_place(&last.parsed, &error)) {
+            Some(place) => error.at(place),
+            None => suspects::name(error, statements),
+        }
+    }
+
+    /// An error of a plan's execution. One about a file says which, as far as the scans
+    /// of the plan tell.
+    fn error_of(&self, plan: &Arc<dyn ExecutionPlan>, error: &DataFusionError) -> Error {
+        let problem = match self.error(error) {
+            Error::Unreadable { problem } => problem,
+            other => return other,
+        };
+        let mut files = Vec::new();
+        visit(plan, &mut |node| {
+            if let Some(scan) = file_scan(node) {
+                let root = scan.object_store_url.as_str();
+                // A local path is spelt as its author spells it.
+                let root = if root.starts_with("file:") { "/" } else { root };
+                let of_scan = scan.file_groups.iter().flat_map(|group| group.files());
+                files.extend(of_scan.map(|file| {
+                    let path = file.object_meta.location.as_ref();
+                    (self.table_of(path), format!("{root}{path}"))
+                }));
+            }
+        });
+        files.sort();
+        files.dedup();
+        let (table, file) = match files.as_slice() {
+            [] => return Error::Unreadable { problem },
+            [(table, file)] => (table.clone(), file.clone()),
+            [(table, _), others @ ..] if others.iter().all(|(other, _)| other == table) => {
+                (table.clone(), format!("one of its {} files", files.len()))
+            }
+            _ => return Error::Unreadable { problem },
+        };
+        Error::BadFile {
+            table,
+            file,
+            problem,
+        }
+    }
+
+    /// The table that a file belongs to, or the file where none is known.
+    fn table_of(&self, path: &str) -> String {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places
+            .iter()
+            .rev()
+            .filter(|(_, place)| path.starts_with(place.as_str()))
+            .max_by_key(|(_, place)| place.len())
+            .map_or_else(|| path.to_owned(), |(table, _)| table.clone())
+    }
+
     /// What the scans of an executed plan read.
     fn sources_of(&self, plan: &Arc<dyn ExecutionPlan>) -> Vec<SourceReport> {
-        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sources: Vec<SourceReport> = Vec::new();
         visit(plan, &mut |node| {
-            let Some(scan) = node.downcast_ref::<DataSourceExec>() else {
+            let Some(file) = file_scan(node).and_then(|scan| {
+                let mut files = scan.file_groups.iter().flat_map(|group| group.files());
+                files.next()
+            }) else {
                 return;
             };
-            let Some(files) = scan.data_source().downcast_ref::<FileScanConfig>() else {
-                return;
-            };
-            let Some(file) = files
-                .file_groups
-                .iter()
-                .flat_map(|group| group.files())
-                .next()
-            else {
-                return;
-            };
-            let path = file.object_meta.location.as_ref();
-            let table = places
-                .iter()
-                .rev()
-                .filter(|(_, place)| path.starts_with(place.as_str()))
-                .max_by_key(|(_, place)| place.len())
-                .map_or_else(|| path.to_owned(), |(table, _)| table.clone());
+            let table = self.table_of(file.object_meta.location.as_ref());
             let metrics = node.metrics().unwrap_or_default();
             let rows = metrics.output_rows().unwrap_or(0) as u64;
             let bytes = metrics
@@ -758,6 +851,11 @@ fn defined(plan: &LogicalPlan) -> Option<(TableReference, &LogicalPlan)> {
         }
         _ => None,
     }
+}
+
+fn file_scan(node: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+    let scan = node.downcast_ref::<DataSourceExec>()?;
+    scan.data_source().downcast_ref::<FileScanConfig>()
 }
 
 fn visit(plan: &Arc<dyn ExecutionPlan>, each: &mut dyn FnMut(&Arc<dyn ExecutionPlan>)) {
@@ -831,6 +929,8 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
     )?;
     // INT96 in nanoseconds ends in the year 2262; in microseconds it holds every date.
     set("datafusion.execution.parquet.coerce_int96", "us")?;
+    // The planner's errors then have a place in the SQL.
+    set("datafusion.sql_parser.collect_spans", "true")?;
     set(
         "datafusion.execution.meta_fetch_concurrency",
         &nonzero(settings.reader_threads).to_string(),
@@ -857,7 +957,7 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
     let spill = match &settings.spill_directory {
         Some(directory) => {
             std::fs::create_dir_all(directory)
-                .map_err(|error| Error::io(format!("creating {}", directory.display()), error))?;
+                .map_err(|error| Error::io("create", directory, error))?;
             DiskManagerMode::Directories(vec![directory.clone()])
         }
         None => DiskManagerMode::OsTmpDirectory,

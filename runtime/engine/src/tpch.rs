@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchReader};
 use datafusion::arrow::compute::cast;
@@ -27,7 +27,8 @@ use tpchgen_arrow::{
     SupplierArrow,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, find_source};
+use crate::words::{clean, io_problem};
 
 /// The tables, smallest first.
 pub const TABLES: [&str; 8] = [
@@ -65,26 +66,29 @@ pub struct Progress {
     pub n_parts: usize,
 }
 
-/// Makes all tables below `dir`, each in a directory of its name.
+/// Makes all tables below `dir`, each in a directory of its name, until `stop` is set.
 pub fn generate(
     scale: f64,
     dir: &Path,
     parallelism: usize,
     progress: &(dyn Fn(Progress) + Sync),
+    stop: &AtomicBool,
 ) -> Result<()> {
     for table in TABLES {
-        generate_table(scale, table, dir, parallelism, progress)?;
+        generate_table(scale, table, dir, parallelism, progress, stop)?;
     }
     Ok(())
 }
 
-/// Makes one table below `dir` unless it is there, and returns its directory.
+/// Makes one table below `dir` unless it is there, and returns its directory. Once `stop`
+/// is set it ends with [`Error::Cancelled`] and leaves nothing.
 pub fn generate_table(
     scale: f64,
     table: &str,
     dir: &Path,
     parallelism: usize,
     progress: &(dyn Fn(Progress) + Sync),
+    stop: &AtomicBool,
 ) -> Result<PathBuf> {
     let name = TABLES.iter().find(|name| **name == table);
     let (Some(name), Some((rows_at_one, bytes_per_row))) = (name, shape(table)) else {
@@ -103,13 +107,12 @@ pub fn generate_table(
     if done.is_dir() {
         return Ok(done);
     }
-    std::fs::create_dir_all(dir)
-        .map_err(|error| Error::io(format!("making {}", dir.display()), error))?;
+    std::fs::create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
     sweep(dir, name);
     let staging = tempfile::Builder::new()
         .prefix(&format!(".{name}-"))
         .tempdir_in(dir)
-        .map_err(|error| Error::io(format!("making a directory in {}", dir.display()), error))?;
+        .map_err(|error| Error::io("create a directory in", dir, error))?;
 
     let n_rows = if matches!(*name, "region" | "nation") {
         rows_at_one
@@ -125,6 +128,14 @@ pub fn generate_table(
     let groups_per_part = (n_groups / n_parts as u64).max(1);
     let rows_per_group = (n_rows / n_parts as u64 / groups_per_part + n_rows / 50 + 1024) as usize;
 
+    let tell = |n_parts_done| {
+        progress(Progress {
+            table: name,
+            n_parts_done,
+            n_parts,
+        });
+    };
+    tell(0);
     let next_part = AtomicUsize::new(0);
     let n_done = AtomicU64::new(0);
     let failure = std::sync::Mutex::new(None);
@@ -144,17 +155,14 @@ pub fn generate_table(
                         part as i32 + 1,
                         n_parts as i32,
                         rows_per_group,
+                        stop,
                     );
                     if let (Err(error), Ok(mut failure)) = (written, failure.lock()) {
                         failure.get_or_insert(error);
                         return;
                     }
                     let n_parts_done = n_done.fetch_add(1, Ordering::Relaxed) as usize + 1;
-                    progress(Progress {
-                        table: name,
-                        n_parts_done,
-                        n_parts,
-                    });
+                    tell(n_parts_done);
                 }
             });
         }
@@ -172,7 +180,7 @@ pub fn generate_table(
         }
         Err(error) => {
             let _ = std::fs::remove_dir_all(&staging);
-            return Err(Error::io(format!("publishing {}", done.display()), error));
+            return Err(Error::io("publish", &done, error));
         }
     }
     sync_directory(dir)?;
@@ -203,7 +211,7 @@ fn sweep(dir: &Path, table: &str) {
 fn sync_directory(dir: &Path) -> Result<()> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())
-        .map_err(|error| Error::io(format!("writing {}", dir.display()), error))
+        .map_err(|error| Error::io("write", dir, error))
 }
 
 fn reader(scale: f64, table: &str, part: i32, n_parts: i32) -> Box<dyn RecordBatchReader + Send> {
@@ -247,15 +255,17 @@ fn write_part(
     part: i32,
     n_parts: i32,
     rows_per_group: usize,
+    stop: &AtomicBool,
 ) -> Result<()> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Error::io(
-            format!("generating {}", path.display()),
-            std::io::Error::other(error.to_string()),
-        )
+    let failed = |error: &(dyn std::error::Error + 'static)| {
+        // A full disk comes as the writer's error.
+        let source = match find_source::<std::io::Error>(error) {
+            Some(io) => std::io::Error::new(io.kind(), io_problem(io)),
+            None => std::io::Error::other(clean(&error.to_string())),
+        };
+        Error::io("write", path, source)
     };
-    let file = File::create(path)
-        .map_err(|error| Error::io(format!("creating {}", path.display()), error))?;
+    let file = File::create(path).map_err(|error| Error::io("create", path, error))?;
     let batches = reader(scale, table, part, n_parts);
     let schema = plain(&batches.schema());
     let properties = WriterProperties::builder()
@@ -270,6 +280,9 @@ fn write_part(
     let mut writer = ArrowWriter::try_new_with_options(file, Arc::clone(&schema), options)
         .map_err(|error| failed(&error))?;
     for batch in batches {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
         let batch = batch
             .and_then(|batch| plain_batch(&batch, &schema))
             .map_err(|error| failed(&error))?;
@@ -277,7 +290,7 @@ fn write_part(
     }
     let file = writer.into_inner().map_err(|error| failed(&error))?;
     file.sync_all()
-        .map_err(|error| Error::io(format!("writing {}", path.display()), error))
+        .map_err(|error| Error::io("write", path, error))
 }
 
 fn plain_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {

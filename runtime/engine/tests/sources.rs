@@ -179,7 +179,7 @@ async fn files_that_differ_are_named_with_their_columns() {
     for part in [
         "a.parquet",
         "b.parquet",
-        "`x` is Int64 in the first and Utf8 in the second",
+        "`x` is BIGINT in the first and VARCHAR in the second",
         "`y` is missing in the second",
         "`z` is missing in the first",
     ] {

@@ -73,6 +73,6 @@ impl From<&engine::Error> for Failure {
             engine::Kind::FallbackRefused => Kind::FallbackRefused,
             engine::Kind::Internal => Kind::Internal,
         };
-        Failure::new(kind, error.root().to_string())
+        Failure::new(kind, error.without_stage().to_string())
     }
 }

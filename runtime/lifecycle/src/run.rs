@@ -19,6 +19,10 @@ use crate::{Failure, Kind, Machine, RunReport, StageFallback, StageRun, State};
 
 /// Whoever starts an attempt sees its stages come and go through this.
 pub trait Observer: Sync {
+    /// A `tpch://` table is being generated: so many of its parts are done. Begins with
+    /// none of them.
+    fn table_generated(&self, table: &str, n_parts_done: usize, n_parts: usize);
+
     /// A stage begins.
     fn stage_started(&self, name: &str);
 
@@ -87,7 +91,10 @@ async fn attempt(
     account.fallbacks.extend(no_device(&wired, request.device)?);
     let bounds = Bounds::start(cancel, wired.ttl);
 
-    let session = open(&wired, request.device, &bounds).await?;
+    let generated = |step: engine::tpch::Progress| {
+        observer.table_generated(step.table, step.n_parts_done, step.n_parts);
+    };
+    let session = open(&wired, request.device, &bounds, &generated).await?;
     let on_gpu = wired.accelerator.is_some() && request.device.is_some();
     for stage in &wired.stages {
         observer.stage_started(&stage.name);
@@ -138,7 +145,12 @@ async fn attempt(
 }
 
 /// A session with every table of the spec in it.
-async fn open(wired: &Wired, device: Option<&Device>, bounds: &Bounds) -> Result<Session, Failure> {
+async fn open(
+    wired: &Wired,
+    device: Option<&Device>,
+    bounds: &Bounds,
+    generated: &(dyn Fn(engine::tpch::Progress) + Send + Sync),
+) -> Result<Session, Failure> {
     let settings = wired.settings.clone();
     let session = match device {
         Some(device) if wired.accelerator.is_some() => {
@@ -148,7 +160,7 @@ async fn open(wired: &Wired, device: Option<&Device>, bounds: &Bounds) -> Result
     };
     let session = session.map_err(|error| explain(&error))?;
     bounds
-        .hold(session.register_tables(&wired.tables))
+        .hold(session.open_tables(&wired.tables, generated, &bounds.work()))
         .await?
         .map_err(|error| explain(&error))?;
     Ok(session)
@@ -247,7 +259,7 @@ async fn plan_stages(request: &Request<'_>, plan: &mut Plan) -> Result<(), Failu
     let wired = wiring::wire(request)?;
     plan.fallbacks.extend(no_device(&wired, request.device)?);
     let bounds = Bounds::start(Cancel::new(), None);
-    let session = open(&wired, request.device, &bounds).await?;
+    let session = open(&wired, request.device, &bounds, &|_| {}).await?;
     let on_gpu = wired.accelerator.is_some() && request.device.is_some();
     for stage in &wired.stages {
         let planned = session

@@ -244,8 +244,9 @@ fn stages(loaded: &Loaded, spec: &Spec) -> Result<Vec<settings::Stage>, Failure>
             let mut stage = settings::Stage::new(&script.stage, "");
             for statement in &script.statements {
                 if !stage.sql.is_empty() {
-                    stage.sql.push_str(";\n");
+                    stage.sql.push(';');
                 }
+                move_to(&mut stage.sql, statement.line, statement.column);
                 stage.sql.push_str(&statement.sql);
                 bind(&mut stage, &statement.bindings)?;
             }
@@ -253,6 +254,20 @@ fn stages(loaded: &Loaded, spec: &Spec) -> Result<Vec<settings::Stage>, Failure>
             Ok(stage)
         })
         .collect()
+}
+
+/// Fills up with blanks to a place, so that the engine's errors name the place in the text
+/// that the author wrote.
+fn move_to(sql: &mut String, line: usize, column: usize) {
+    let n_lines = sql.matches('\n').count() + 1;
+    if n_lines < line {
+        sql.push_str(&"\n".repeat(line - n_lines));
+    } else if !sql.is_empty() {
+        sql.push(' ');
+    }
+    let last = sql.rsplit('\n').next().unwrap_or_default();
+    let n_columns = last.chars().count() + 1;
+    sql.push_str(&" ".repeat(column.saturating_sub(n_columns)));
 }
 
 /// Adds the values of one statement. Statements of a script share their placeholders.

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM become a request to cancel.
+//! Ctrl-C and SIGTERM become a request to cancel; a limit on file sizes becomes an error.
 
 use lifecycle::Cancel;
 
@@ -10,6 +10,9 @@ pub fn cancel_on_signals(cancel: Cancel) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    // With a handler, a write beyond `ulimit -f` is an error that can be told and tidied up
+    // after. Without one it is the end of the process. The handler outlives its listener.
+    drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
     tokio::spawn(async move {
         loop {
             tokio::select! {

@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use batch_specs::{LoadOptions, Loaded, Problem, Severity};
+use engine::words::io_problem;
 use lifecycle::{Device, Machine, Request};
 
 use crate::arguments::SpecArguments;
@@ -14,7 +15,7 @@ const SPEC_BYTES_MAX: u64 = 16 << 20;
 
 /// A spec file that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {}: {source}", path.display())]
+#[error("cannot read {}: {}", path.display(), io_problem(source))]
 pub struct Unreadable {
     path: PathBuf,
     source: io::Error,
@@ -128,7 +129,10 @@ fn read(path: &Path) -> Result<(String, String), Unreadable> {
         .read_to_string(&mut text)
         .map_err(unreadable)?;
     if text.len() as u64 > SPEC_BYTES_MAX {
-        let message = format!("it has more than {} MiB", SPEC_BYTES_MAX >> 20);
+        let message = format!(
+            "it has more than {} MiB, so it is no spec",
+            SPEC_BYTES_MAX >> 20
+        );
         return Err(unreadable(io::Error::new(
             io::ErrorKind::FileTooLarge,
             message,

@@ -1,65 +1,10 @@
 //! The command line as its users meet it: exit codes, where output goes, and messages.
 
+mod support;
+
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output};
 
-use tempfile::TempDir;
-
-/// A spec of one stage with one row, on the CPU.
-const ONE_ROW: &str = "\
-version: 1
-name: one-row
-accelerator: {type: none}
-stages:
-  - name: answer
-    sql: SELECT 42 AS answer
-";
-
-/// A folder with `spec.yaml` in it, to run `warpline` in.
-struct Case {
-    folder: TempDir,
-}
-
-impl Case {
-    fn new(spec: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join("spec.yaml"), spec).expect("the spec is written");
-        Case { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn warpline(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_warpline"))
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env_remove("WARPLINE_LOG")
-            .output()
-            .expect("warpline starts")
-    }
-}
-
-/// Asserts the exit code and returns standard output and standard error.
-#[track_caller]
-fn check(output: Output, exit_code: i32) -> (String, String) {
-    let text = |bytes| String::from_utf8(bytes).expect("warpline prints UTF-8");
-    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-    assert_eq!(
-        output.status.code(),
-        Some(exit_code),
-        "\nstdout:\n{stdout}\nstderr:\n{stderr}"
-    );
-    assert!(!stderr.contains("panicked"), "{stderr}");
-    (stdout, stderr)
-}
-
-#[track_caller]
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("not JSON: {error}\n{text}"))
-}
+use support::{Case, ONE_ROW, check, json};
 
 #[test]
 fn a_good_spec_is_valid() {
@@ -97,10 +42,24 @@ fn a_bad_spec_does_not_run() {
 }
 
 #[test]
-fn a_missing_spec_is_named() {
+fn a_spec_that_cannot_be_read_is_named() {
     let case = Case::new(ONE_ROW);
-    let (_, stderr) = check(case.warpline(&["validate", "absent.yaml"]), 2);
-    assert!(stderr.contains("cannot read absent.yaml"), "{stderr}");
+    fs::write(case.path("data"), [0xff, 0xfe, 0x00]).expect("a file");
+    for (spec, problem) in [
+        ("absent.yaml", "there is no such file or directory"),
+        (
+            "spec.yaml/x",
+            "a part of the path is a file, not a directory",
+        ),
+        (".", "it is a directory, not a file"),
+        ("data", "it is not UTF-8 text"),
+        ("/dev/zero", "it has more than 16 MiB, so it is no spec"),
+    ] {
+        for command in ["validate", "plan", "run"] {
+            let (_, stderr) = check(case.warpline(&[command, spec]), 2);
+            assert_eq!(stderr, format!("error: cannot read {spec}: {problem}\n"));
+        }
+    }
 }
 
 #[test]
@@ -142,6 +101,18 @@ fn rows_and_report_are_one_json_object() {
         serde_json::json!([{"answer": 42}])
     );
     assert_eq!(output["report"]["state"], "succeeded");
+}
+
+#[test]
+fn rows_in_json_keep_every_digit() {
+    let exact = "12345678901234567890.123456789012345678";
+    let case = Case::new(&ONE_ROW.replace("42", &format!("CAST('{exact}' AS decimal(38, 18))")));
+    let (stdout, _) = check(case.warpline(&["run", "spec.yaml", "--output", "json"]), 0);
+    json(&stdout);
+    assert!(
+        stdout.contains(&format!("{{\"answer\":{exact}}}")),
+        "{stdout}"
+    );
 }
 
 #[test]

@@ -7,8 +7,12 @@ use std::ops::ControlFlow;
 
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{Expr, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{
+    Expr, ObjectName, ObjectNamePart, Spanned, Visit, Visitor, visit_expressions, visit_relations,
+};
+use datafusion::sql::sqlparser::tokenizer::Location;
 
+use super::script::place;
 use crate::error::{Error, nearest};
 
 /// The first table or function of a statement that does not exist.
@@ -19,10 +23,11 @@ pub fn unknown(statement: &Statement, context: &SessionContext) -> Option<Error>
             && !is_defined_here(statement, table.table())
         {
             let known = table_names(context);
-            return Some(Error::UnknownTable {
+            let unknown = Error::UnknownTable {
                 name: table.to_string(),
                 suggestion: nearest(table.table(), known.iter().map(String::as_str)),
-            });
+            };
+            return Some(placed(unknown, table_place(statement, table.table())));
         }
     }
     let Statement::Statement(statement) = statement else {
@@ -41,12 +46,69 @@ pub fn unknown(statement: &Statement, context: &SessionContext) -> Option<Error>
             .chain(state.higher_order_functions().keys())
             .map(String::as_str)
     };
-    let name = functions
+    let (name, start) = functions
         .names
         .into_iter()
-        .find(|name| !known().any(|function| function.eq_ignore_ascii_case(name)))?;
+        .find(|(name, _)| !known().any(|function| function.eq_ignore_ascii_case(name)))?;
     let suggestion = nearest(&name, known());
-    Some(Error::UnknownFunction { name, suggestion })
+    let unknown = Error::UnknownFunction { name, suggestion };
+    Some(placed(unknown, Some(start)))
+}
+
+/// Where the function or operator stands that a planner's complaint names; none when the
+/// statement has it twice.
+pub fn named_place(statement: &Statement, complaint: &Error) -> Option<String> {
+    let Statement::Statement(statement) = statement else {
+        return None;
+    };
+    let text = complaint.to_string();
+    let mut starts = Vec::new();
+    let _ = visit_expressions(statement.as_ref(), |expr| {
+        let name = match expr {
+            Expr::Function(function) => {
+                format!(
+                    "the function `{}`",
+                    function.name.to_string().to_lowercase()
+                )
+            }
+            Expr::BinaryOp { op, .. } => format!("the operator `{op}`"),
+            _ => return ControlFlow::<()>::Continue(()),
+        };
+        if text.contains(&name) {
+            starts.push(expr.span().start);
+        }
+        ControlFlow::Continue(())
+    });
+    match starts.as_slice() {
+        [start] => Some(place(start.line, start.column)),
+        _ => None,
+    }
+}
+
+fn placed(error: Error, start: Option<Location>) -> Error {
+    match start {
+        // Line 0 is a place that the parser does not know.
+        Some(start) if start.line > 0 => error.at(place(start.line, start.column)),
+        _ => error,
+    }
+}
+
+/// Where a statement first names a table.
+fn table_place(statement: &Statement, table: &str) -> Option<Location> {
+    let Statement::Statement(statement) = statement else {
+        return None;
+    };
+    let mut place = None;
+    let _ = visit_relations(statement.as_ref(), |name: &ObjectName| {
+        match name.0.last().and_then(ObjectNamePart::as_ident) {
+            Some(last) if last.value.eq_ignore_ascii_case(table) => {
+                place = Some(name.span().start);
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    place
 }
 
 fn table_names(context: &SessionContext) -> Vec<String> {
@@ -84,7 +146,7 @@ fn is_defined_here(statement: &Statement, name: &str) -> bool {
 }
 
 struct Functions {
-    names: Vec<String>,
+    names: Vec<(String, Location)>,
 }
 
 impl Visitor for Functions {
@@ -92,7 +154,8 @@ impl Visitor for Functions {
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
         if let Expr::Function(function) = expr {
-            self.names.push(function.name.to_string());
+            self.names
+                .push((function.name.to_string(), function.name.span().start));
         }
         ControlFlow::Continue(())
     }

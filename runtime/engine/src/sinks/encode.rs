@@ -12,8 +12,9 @@ use datafusion::parquet::arrow::arrow_writer::ArrowWriterOptions;
 use datafusion::parquet::basic::{Compression as ParquetCompression, ZstdLevel};
 use datafusion::parquet::file::properties::WriterProperties;
 
-use crate::error::{Error, Result, clean};
+use crate::error::{Error, Result};
 use crate::settings::{Compression, OutputFormat};
+use crate::words::clean;
 
 /// A row group is closed at this many rows, or once it holds this much.
 const ROW_GROUP_ROWS_MAX: usize = 1 << 20;

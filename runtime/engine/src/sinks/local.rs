@@ -32,10 +32,6 @@ pub struct Staging {
     is_published: bool,
 }
 
-fn doing(what: &str, path: &Path) -> String {
-    format!("{what} {}", path.display())
-}
-
 /// Fails if the output is there and must not be.
 pub fn check_absent(written: &str, target: &Path) -> Result<()> {
     match fs::read_dir(target) {
@@ -47,11 +43,19 @@ pub fn check_absent(written: &str, target: &Path) -> Result<()> {
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            Err(Error::OutputExists {
-                location: written.to_owned(),
-            })
+            Err(below_a_file(written, target))
         }
-        Err(error) => Err(Error::io(doing("reading", target), error)),
+        Err(error) => Err(Error::io("read", target, error)),
+    }
+}
+
+/// The output, or a directory above it, is a file.
+fn below_a_file(written: &str, target: &Path) -> Error {
+    let file = target.ancestors().find(|path| path.is_file());
+    let file = file.unwrap_or(target).display();
+    Error::Output {
+        location: written.to_owned(),
+        problem: format!("`{file}` is a file, not a directory; name another location"),
     }
 }
 
@@ -61,25 +65,33 @@ impl Staging {
         let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
             return Err(Error::Output {
                 location: written.to_owned(),
-                problem: "is not a directory's name".into(),
+                problem: "it is not a directory's name".into(),
             });
         };
-        if target.is_file() {
-            return Err(Error::Output {
-                location: written.to_owned(),
-                problem: "is a file; an output is a directory".into(),
-            });
+        if target.ancestors().any(Path::is_file) {
+            return Err(below_a_file(written, target));
         }
         let name = name.to_string_lossy();
-        fs::create_dir_all(parent).map_err(|error| Error::io(doing("creating", parent), error))?;
+        fs::create_dir_all(parent).map_err(|error| match error.kind() {
+            // The system has directories that nothing can be made in, such as `/proc`.
+            std::io::ErrorKind::NotFound => Error::Output {
+                location: written.to_owned(),
+                problem: format!(
+                    "`{}` cannot be created there; name another location",
+                    parent.display()
+                ),
+            },
+            _ => Error::io("create", parent, error),
+        })?;
         sweep(parent, &name, target);
         let staging = parent.join(format!(".{name}{MARK}{run_id}"));
         let lock_path = parent.join(format!(".{name}{MARK}{run_id}.lock"));
         let lock = File::create(&lock_path)
-            .map_err(|error| Error::io(doing("creating", &lock_path), error))?;
+            .map_err(|error| Error::io("create files in", parent, error))?;
         lock.lock()
-            .map_err(|error| Error::io(doing("locking", &lock_path), error))?;
-        fs::create_dir(&staging).map_err(|error| Error::io(doing("creating", &staging), error))?;
+            .map_err(|error| Error::io("lock a file in", parent, error))?;
+        fs::create_dir(&staging)
+            .map_err(|error| Error::io("create a directory in", parent, error))?;
         Ok(Self {
             written: written.to_owned(),
             target: target.to_owned(),
@@ -93,13 +105,14 @@ impl Staging {
     /// Starts a file at a path relative to the output.
     pub fn create_file(&self, relative: &str) -> Result<LocalFile> {
         let path = self.staging.join(relative);
+        let failed = |error| Error::io("write to", &self.target, error);
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)
-                .map_err(|error| Error::io(doing("creating", directory), error))?;
+            fs::create_dir_all(directory).map_err(failed)?;
         }
-        let file =
-            File::create_new(&path).map_err(|error| Error::io(doing("creating", &path), error))?;
-        Ok(LocalFile { path, file })
+        Ok(LocalFile {
+            output: self.target.clone(),
+            file: File::create_new(&path).map_err(failed)?,
+        })
     }
 
     /// Makes everything visible.
@@ -116,14 +129,14 @@ impl Staging {
                         .to_string_lossy()
                 ));
                 fs::rename(&self.staging, &committed)
-                    .map_err(|error| Error::io(doing("publishing", &self.target), error))?;
+                    .map_err(|error| Error::io("publish", &self.target, error))?;
                 // From here on the append happens, if need be by the next writer.
                 self.is_published = true;
                 move_in(&committed, &self.target)?;
             }
             WriteMode::Overwrite if target_exists => {
                 exchange(&self.staging, &self.target)
-                    .map_err(|error| Error::io(doing("publishing", &self.target), error))?;
+                    .map_err(|error| Error::io("publish", &self.target, error))?;
                 self.is_published = true;
                 // The old files are now in the hidden directory.
                 let _ = fs::remove_dir_all(&self.staging);
@@ -135,7 +148,7 @@ impl Staging {
                     | std::io::ErrorKind::NotADirectory => Error::OutputConflict {
                         location: self.written.clone(),
                     },
-                    _ => Error::io(doing("publishing", &self.target), error),
+                    _ => Error::io("publish", &self.target, error),
                 })?;
                 self.is_published = true;
             }
@@ -159,7 +172,8 @@ impl Drop for Staging {
 /// One file in the hidden directory.
 #[derive(Debug)]
 pub struct LocalFile {
-    path: PathBuf,
+    /// The output it is for, which is what its author knows.
+    output: PathBuf,
     file: File,
 }
 
@@ -168,14 +182,14 @@ impl LocalFile {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file
             .write_all(bytes)
-            .map_err(|error| Error::io(doing("writing", &self.path), error))
+            .map_err(|error| Error::io("write to", &self.output, error))
     }
 
     /// Puts the file on disk.
     pub fn finish(self) -> Result<()> {
         self.file
             .sync_all()
-            .map_err(|error| Error::io(doing("writing", &self.path), error))
+            .map_err(|error| Error::io("write to", &self.output, error))
     }
 }
 
@@ -223,7 +237,7 @@ fn move_in(committed: &Path, target: &Path) -> Result<()> {
         File::open(to)?.sync_all()?;
         fs::remove_dir(from)
     }
-    walk(committed, target).map_err(|error| Error::io(doing("publishing", target), error))
+    walk(committed, target).map_err(|error| Error::io("publish", target, error))
 }
 
 /// Swaps two directories in one step, so that a reader sees the old or the new.
@@ -265,12 +279,11 @@ fn exchange(new: &Path, old: &Path) -> std::io::Result<()> {
 fn sync_directory(directory: &Path) -> Result<()> {
     File::open(directory)
         .and_then(|directory| directory.sync_all())
-        .map_err(|error| Error::io(doing("writing", directory), error))
+        .map_err(|error| Error::io("write", directory, error))
 }
 
 fn sync_directories(directory: &Path) -> Result<()> {
-    let entries =
-        fs::read_dir(directory).map_err(|error| Error::io(doing("reading", directory), error))?;
+    let entries = fs::read_dir(directory).map_err(|error| Error::io("read", directory, error))?;
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             sync_directories(&entry.path())?;

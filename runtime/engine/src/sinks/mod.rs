@@ -27,10 +27,11 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::error::{Error, Result, clean};
+use crate::error::{Error, Result};
 use crate::report::{OutputFile, OutputReport};
 use crate::settings::{Output, OutputFormat, WriteMode};
 use crate::sources::Location;
+use crate::words::clean;
 use encode::Encoder;
 
 /// The name of the directory of rows whose partition column is NULL.
@@ -59,20 +60,20 @@ pub async fn check(output: &Output, location: &Location, store: &dyn ObjectStore
         problem: problem.to_owned(),
     };
     if location.pattern.is_some() {
-        return Err(problem("has a pattern; an output is one directory"));
+        return Err(problem("it has a pattern; an output is one directory"));
     }
     if location.root.scheme().starts_with("http") {
         return Err(problem(
-            "cannot be written over http; use a bucket or a path",
+            "it cannot be written over http; use a bucket or a path",
         ));
     }
     if location.prefix.as_ref().is_empty() {
         return Err(problem(
-            "is a whole bucket or file system; name a directory in it",
+            "it is a whole bucket or file system; name a directory in it",
         ));
     }
     if output.target_file_bytes == 0 {
-        return Err(problem("has a target file size of 0"));
+        return Err(problem("it has a target file size of 0"));
     }
     match output.mode {
         WriteMode::Error if location.is_local() => {

@@ -32,8 +32,9 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 
 pub use store::Location;
 
-use crate::error::{Error, Result, clean, find_source};
+use crate::error::{Error, Result, find_source, is_no_bucket};
 use crate::settings::{Format, Table};
+use crate::words::{clean, io_problem, sql_types};
 
 /// A table that was looked at and found readable.
 #[derive(Debug)]
@@ -173,27 +174,31 @@ async fn list(
         location: location.written.clone(),
     };
     let failed = |error: Store| match error {
-        Store::NotFound { .. } => no_such_input(),
+        ref absent @ Store::NotFound { .. } if !is_no_bucket(absent) => no_such_input(),
         other => Error::from_store(&location.written, &other),
     };
 
     if location.is_local() {
         // Object stores do not tell a missing directory from an empty one.
         let path = location.local_path();
+        let unreadable = |error: &std::io::Error| Error::BadFile {
+            table: table.name.clone(),
+            file: path.display().to_string(),
+            problem: format!("cannot be read: {}", io_problem(error)),
+        };
         match std::fs::metadata(&path) {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(no_such_input());
             }
-            Err(error) => return Err(Error::io(path.display().to_string(), error)),
+            Err(error) => return Err(unreadable(&error)),
         }
-        if path.is_dir() {
-            std::fs::read_dir(&path)
-                .map_err(|error| Error::io(path.display().to_string(), error))?;
+        let opened = if path.is_dir() {
+            std::fs::read_dir(&path).map(drop)
         } else {
-            std::fs::File::open(&path)
-                .map_err(|error| Error::io(path.display().to_string(), error))?;
-        }
+            std::fs::File::open(&path).map(drop)
+        };
+        opened.map_err(|error| unreadable(&error))?;
     }
     if location.pattern.is_none() && !location.is_directory {
         match store.head(&location.prefix).await {
@@ -426,8 +431,8 @@ fn differences(expected: &Schema, found: &Schema, is_typed: bool) -> Vec<String>
                 differences.push(format!(
                     "column `{}` is {} in the first and {} in the second",
                     field.name(),
-                    field.data_type(),
-                    other.data_type()
+                    sql_types(&field.data_type().to_string()),
+                    sql_types(&other.data_type().to_string())
                 ))
             }
             Ok(_) => {}
@@ -514,11 +519,12 @@ fn parquet_problem(location: &Location, file: &ObjectMeta, error: &ParquetError)
         let read = std::fs::File::open(format!("/{}", file.location))
             .and_then(|mut file| file.read_exact(&mut start));
         if read.is_ok() && start == MAGIC {
-            return "is truncated or damaged: it starts as a Parquet file and has no valid footer"
+            return "is truncated or damaged: it starts as a Parquet file and has no valid footer; write it again"
                 .into();
         }
         if read.is_ok() {
-            return "is not a Parquet file".into();
+            return "is not a Parquet file; correct the table's `location` or name its `format`"
+                .into();
         }
     }
     format!(

@@ -39,7 +39,7 @@ impl Location {
             problem,
         };
         if written.is_empty() {
-            return Err(problem("is empty".into()));
+            return Err(problem("it is empty".into()));
         }
         let (root, path) = match written.split_once("://") {
             None => (
@@ -62,7 +62,7 @@ impl Location {
                     }
                 };
                 if host.is_empty() {
-                    return Err(problem("names no bucket or host".into()));
+                    return Err(problem("it names no bucket or host".into()));
                 }
                 let root = Url::parse(&format!("{scheme}://{host}"))
                     .map_err(|error| problem(error.to_string()))?;

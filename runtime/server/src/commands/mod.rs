@@ -8,6 +8,7 @@ pub mod validate;
 
 use std::io::{self, Write};
 
+use engine::words::io_problem;
 use serde::Serialize;
 
 /// Prints `value` as JSON, the whole of standard output of a command. A reader that went
@@ -23,6 +24,11 @@ fn print_text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+        Err(error) => {
+            let problem = io_problem(&error);
+            let message = format!("cannot write to standard output: {problem}");
+            Err(io::Error::new(error.kind(), message))
+        }
+        Ok(()) => Ok(()),
     }
 }

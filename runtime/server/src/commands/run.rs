@@ -7,11 +7,11 @@ use std::sync::Mutex;
 
 use arrow::record_batch::RecordBatch;
 use arrow::util::pretty::pretty_format_batches;
+use engine::words::io_problem;
 use indicatif::ProgressBar;
 use lifecycle::{Cancel, Device, Machine, Observer, RunReport, StageRun, State};
-use serde_json::{Value, json};
 
-use super::{print_json, print_text};
+use super::print_text;
 use crate::arguments::{Output, Run};
 use crate::exit::Exit;
 use crate::gpus::Gpus;
@@ -43,7 +43,7 @@ pub fn run(arguments: &Run) -> Exit {
     match attempt(arguments, &spec, machine, device.as_ref()) {
         Ok(report) => exit_of(report.state),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", io_problem(&error));
             Exit::Failed
         }
     }
@@ -70,6 +70,7 @@ fn attempt(
         output: arguments.output,
         bar: progress::bar("run", spec.n_stages() as u64),
         results: Mutex::new(Vec::new()),
+        unshown: Mutex::new(None),
     };
     let preview_rows = match arguments.output {
         Output::Table => PREVIEW_ROWS_TABLE,
@@ -93,9 +94,12 @@ fn attempt(
         write_report(path, &report)?;
     }
     print_account(&report, &mut io::stderr().lock())?;
+    if let Some(error) = watcher.unshown.into_inner().expect("no holder panics") {
+        return Err(error);
+    }
     if arguments.output == Output::Json {
         let results = watcher.results.into_inner().expect("no holder panics");
-        print_json(&json!({"results": results, "report": report}))?;
+        print_text(&json_answer(&results, &report)?)?;
     }
     Ok(report)
 }
@@ -104,10 +108,22 @@ fn attempt(
 struct Watcher {
     output: Output,
     bar: ProgressBar,
-    results: Mutex<Vec<Value>>,
+    /// Stages and their rows as JSON text.
+    results: Mutex<Vec<(String, String)>>,
+    /// Why rows could not be shown: they are the answer, so the command has failed.
+    unshown: Mutex<Option<io::Error>>,
 }
 
 impl Observer for Watcher {
+    fn table_generated(&self, table: &str, n_parts_done: usize, n_parts: usize) {
+        if n_parts_done == 0 {
+            let line = format!("generating TPC-H {table}; it is kept for the next run");
+            self.bar.suspend(|| eprintln!("{line}"));
+        }
+        self.bar
+            .set_message(format!("{table}, part {n_parts_done} of {n_parts}"));
+    }
+
     fn stage_started(&self, name: &str) {
         self.bar.set_message(name.to_string());
     }
@@ -120,15 +136,15 @@ impl Observer for Watcher {
                 self.results
                     .lock()
                     .expect("no holder panics")
-                    .push(json!({"stage": stage.name, "rows": rows}));
+                    .push((stage.name.clone(), rows));
             }),
         });
         if let Err(error) = shown {
             tracing::error!(%error, stage = stage.name, "cannot show the rows");
-            eprintln!(
-                "warning: the rows of stage {} cannot be shown: {error}",
-                stage.name
-            );
+            self.unshown
+                .lock()
+                .expect("no holder panics")
+                .get_or_insert(error);
         }
     }
 }
@@ -151,18 +167,31 @@ fn print_rows(stage: &StageRun, rows: &[RecordBatch]) -> io::Result<()> {
     Ok(())
 }
 
-fn json_rows(rows: &[RecordBatch]) -> io::Result<Value> {
+fn json_rows(rows: &[RecordBatch]) -> io::Result<String> {
     let mut writer = arrow::json::WriterBuilder::new()
         .with_explicit_nulls(true)
         .build::<_, arrow::json::writer::JsonArray>(Vec::new());
     let rows: Vec<&RecordBatch> = rows.iter().collect();
     writer.write_batches(&rows).map_err(io::Error::other)?;
     writer.finish().map_err(io::Error::other)?;
-    let text = writer.into_inner();
-    if text.is_empty() {
-        return Ok(json!([]));
+    let text = String::from_utf8(writer.into_inner()).map_err(io::Error::other)?;
+    Ok(if text.is_empty() { "[]".into() } else { text })
+}
+
+/// The one object of `--output json`. The rows stay the text that Arrow wrote: read as
+/// JSON values, decimals would become floats and lose digits.
+fn json_answer(results: &[(String, String)], report: &RunReport) -> io::Result<String> {
+    let mut text = String::from("{\n  \"results\": [");
+    for (number, (stage, rows)) in results.iter().enumerate() {
+        let stage = serde_json::to_string(stage)?;
+        let comma = if number == 0 { "" } else { "," };
+        text.push_str(&format!(
+            "{comma}\n    {{\"stage\": {stage}, \"rows\": {rows}}}"
+        ));
     }
-    Ok(serde_json::from_slice(&text)?)
+    let report = serde_json::to_string_pretty(report)?;
+    text.push_str(&format!("\n  ],\n  \"report\": {report}\n}}\n"));
+    Ok(text)
 }
 
 /// Writes the report beside its place and moves it there, so that a reader never sees half.
@@ -170,7 +199,11 @@ fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {
     let explain = |error: io::Error| {
         io::Error::new(
             error.kind(),
-            format!("cannot write the report {}: {error}", path.display()),
+            format!(
+                "cannot write the report `{}`: {}",
+                path.display(),
+                io_problem(&error)
+            ),
         )
     };
     let mut text = serde_json::to_string_pretty(report)?;

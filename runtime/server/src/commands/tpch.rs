@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatchReader;
+use engine::words::io_problem;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -34,7 +35,7 @@ const TABLES: [&str; 8] = [
 /// Why data could not be made.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("cannot write {path}: {source}")]
+    #[error("cannot write `{}`: {}", path.display(), io_problem(source))]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot encode {path}: {source}")]
     Encode {

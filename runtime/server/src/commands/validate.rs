@@ -29,7 +29,7 @@ pub fn validate(arguments: &Validate) -> Exit {
                 "problems": spec.loaded.problems,
             });
             if let Err(error) = print_json(&answer) {
-                eprintln!("error: cannot write the answer: {error}");
+                eprintln!("error: {error}");
                 return Exit::Failed;
             }
         }

@@ -1,0 +1,105 @@
+//! Does the first batch that a user runs go to the device as a whole, with right answers?
+//!
+//! The quickstart's own text, with fallback forbidden, through the host target: Q1 and Q6
+//! against the known answers, the sums by order against the CPU path.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use arrow::array::RecordBatch;
+use arrow::util::pretty::pretty_format_batches;
+use batch_specs::{GpuInfo, LoadOptions, Loaded};
+use engine::exec::DeviceLimits;
+use kernels::gpu::{HostOptions, open_cuda, open_host};
+use kernels::jit::Jit;
+use lifecycle::{Cancel, Device, Machine, Observer, Request, RunReport, StageRun, State};
+use tests::answers::{Answer, check};
+
+/// The rows of each stage.
+#[derive(Default)]
+struct Results(Mutex<Vec<Vec<RecordBatch>>>);
+
+impl Observer for Results {
+    fn table_generated(&self, _table: &str, _n_parts_done: usize, _n_parts: usize) {}
+
+    fn stage_started(&self, _name: &str) {}
+
+    fn stage_ended(&self, _stage: &StageRun, rows: &[RecordBatch]) {
+        self.0.lock().expect("no holder panics").push(rows.to_vec());
+    }
+}
+
+/// The host target, or with `WARPLINE_TEST_GPU=N` the GPU of that number.
+fn device() -> Device {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
+    Device::new(gpu, Arc::new(Jit::new(None)), DeviceLimits::default())
+}
+
+/// The quickstart at scale 0.01, for a machine with a GPU.
+fn load(accelerator: &str) -> Loaded {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../batch-specs/quickstart.yaml");
+    let text = std::fs::read_to_string(path).expect("the quickstart");
+    let gpu = GpuInfo {
+        name: "NVIDIA L4".into(),
+        memory_mib: 23_034,
+    };
+    let options = LoadOptions {
+        sets: vec![
+            "tables[0].location=tpch://0.01/lineitem".into(),
+            "accelerator.fallback=fail".into(),
+            format!("accelerator.type={accelerator}"),
+        ],
+        machine: Some(batch_specs::Machine {
+            cores: 4,
+            memory_mib: 16_384,
+            gpus: vec![gpu],
+        }),
+        ..LoadOptions::default()
+    };
+    batch_specs::load(&text, &options)
+}
+
+async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<RecordBatch>>) {
+    let loaded = load(accelerator);
+    assert!(loaded.spec.is_some(), "{:?}", loaded.problems);
+    let request = Request {
+        loaded: &loaded,
+        machine: Machine::detect(),
+        device,
+        preview_rows: 1_000,
+    };
+    let results = Results::default();
+    let report = lifecycle::run(request, Cancel::new(), &results).await;
+    assert_eq!(report.state, State::Succeeded, "{:?}", report.error);
+    (report, results.0.into_inner().expect("no holder panics"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quickstart_runs_whole_on_the_device_and_answers_rightly() {
+    let device = device();
+    let (report, results) = run("auto", Some(&device)).await;
+    assert_eq!(report.stages.len(), 3);
+    assert!(report.fallbacks.is_empty(), "{:?}", report.fallbacks);
+    for stage in &report.stages {
+        assert!(!stage.pipelines.is_empty(), "{stage:?}");
+    }
+
+    let tpch = Path::new(env!("CARGO_MANIFEST_DIR")).join("tpch");
+    for (stage, query) in ["q01", "q06"].into_iter().enumerate() {
+        let sql = tpch.join(format!("queries/{query}.sql"));
+        let sql = std::fs::read_to_string(sql).expect("a query");
+        let answer = tpch.join(format!("answers/sf0.01/{query}.csv"));
+        let answer = Answer::read(&answer).expect("an answer");
+        check(&sql, &answer, &results[stage])
+            .unwrap_or_else(|difference| panic!("{query}: {difference}"));
+    }
+
+    let (_, on_cpu) = run("none", None).await;
+    for (got, expected) in results.iter().zip(&on_cpu) {
+        let text = |rows| pretty_format_batches(rows).expect("rows").to_string();
+        assert_eq!(text(got), text(expected));
+    }
+}
