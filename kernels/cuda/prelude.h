@@ -190,6 +190,7 @@ WL_DEVICE T* shared_memory() {
 
 #if defined(WL_CUDA)
 WL_DEVICE void warp_sync() { __syncwarp(); }
+WL_DEVICE f64 round_half_away(f64 v) { return round(v); }
 WL_DEVICE u32 ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 WL_DEVICE bool any_lane(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 WL_DEVICE bool all_lanes(bool v) { return __all_sync(0xffffffffu, v) != 0; }
@@ -239,6 +240,7 @@ WL_DEVICE T shuffle_xor(const T& v, u32 mask) {
 }
 #else
 WL_DEVICE void warp_sync() {}
+WL_DEVICE f64 round_half_away(f64 v) { return __builtin_round(v); }
 WL_DEVICE u32 ballot(bool v) { return v; }
 WL_DEVICE bool any_lane(bool v) { return v; }
 WL_DEVICE bool all_lanes(bool v) { return v; }

@@ -13,7 +13,7 @@ use arrow::array::{
 use arrow::datatypes::DataType;
 use kernels::gpu::{Gpu, HostOptions, PinnedPool, open_cuda, open_host};
 use kernels::ir::{
-    Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Type, UnaryOp,
+    Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Step, Type, UnaryOp,
 };
 use kernels::jit::Jit;
 use kernels::launch::{AggregateRun, GroupTotals, Number};
@@ -163,7 +163,7 @@ fn one_group_over_every_length_and_null_pattern() {
             // Five rows in: the validity starts inside a byte.
             let sliced = batch(vec![array]).slice(5, length);
             let aggregate = Aggregate {
-                filter: None,
+                steps: Vec::new(),
                 keys: vec![],
                 calls: all_of(&column(0, LONG)),
             };
@@ -194,7 +194,7 @@ fn groups_by_small_integers_and_null() {
         Arc::new(Int64Array::from(values.clone())),
     ]);
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![column(0, INT)],
         calls: all_of(&column(1, LONG)),
     };
@@ -240,7 +240,7 @@ fn many_groups_by_wide_keys_and_null() {
             Arc::new(Int64Array::from(values.clone())),
         ]);
         let aggregate = Aggregate {
-            filter: None,
+            steps: Vec::new(),
             keys: vec![column(0, LONG), column(1, INT)],
             calls: all_of(&column(2, LONG)),
         };
@@ -276,7 +276,7 @@ fn a_hundred_thousand_groups_are_each_there_once() {
     let n = (1i64 << 17) + 1;
     let data = batch(vec![Arc::new(Int64Array::from_iter_values(0..n))]);
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![column(0, LONG)],
         calls: vec![call(Function::Max, Some(column(0, LONG)))],
     };
@@ -300,7 +300,7 @@ fn groups_added_up_apart_meet_those_of_the_table() {
         (0..500).map(|i| i * i),
     ))]);
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![column(0, LONG)],
         calls: vec![call(Function::Count, None)],
     };
@@ -318,7 +318,7 @@ fn float_keys_have_one_zero_and_one_nan() {
     let values = vec![0.0, -0.0, 1.0, f64::NAN, other_nan];
     let data = batch(vec![Arc::new(Float64Array::from(values))]);
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![column(0, Type::Float64)],
         calls: vec![call(Function::Count, None)],
     };
@@ -395,7 +395,7 @@ fn a_filtered_sum_of_products_is_exact() {
         },
     );
     let aggregate = Aggregate {
-        filter: Some(between),
+        steps: Step::filter(Some(between)),
         keys: vec![],
         calls: vec![call(Function::Sum, Some(product))],
     };
@@ -424,7 +424,7 @@ fn a_decimal_sum_past_64_bits_does_not_wrap() {
         },
     );
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![],
         calls: vec![call(Function::Sum, Some(arg))],
     };
@@ -443,7 +443,7 @@ fn a_sum_of_the_widest_decimals_is_exact_or_an_error() {
         },
     );
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![],
         calls: vec![call(Function::Sum, Some(arg))],
     };
@@ -472,7 +472,7 @@ fn nan_is_the_largest_and_zero_has_one_sign() {
     ];
     let groups = run(
         &Aggregate {
-            filter: None,
+            steps: Vec::new(),
             keys: vec![],
             calls,
         },
@@ -507,7 +507,7 @@ fn or_with_one_true_and_one_unknown_keeps_the_row() {
         Type::Bool,
     );
     let aggregate = Aggregate {
-        filter: Some(filter),
+        steps: Step::filter(Some(filter)),
         keys: vec![],
         calls: vec![call(Function::Count, None)],
     };
@@ -534,7 +534,7 @@ fn not_in_a_list_with_null_is_never_true() {
         nullable: true,
     };
     let aggregate = Aggregate {
-        filter: Some(filter),
+        steps: Step::filter(Some(filter)),
         keys: vec![],
         calls: vec![call(Function::Count, None)],
     };
@@ -563,7 +563,7 @@ fn a_guarded_division_does_not_fail_and_an_unguarded_one_names_the_row() {
         nullable: true,
     };
     let sum = |arg: Expr| Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![],
         calls: vec![call(Function::Sum, Some(arg))],
     };
@@ -579,7 +579,7 @@ fn integer_arithmetic_that_leaves_its_type_is_an_error() {
     let data = batch(vec![Arc::new(Int64Array::from(vec![1, i64::MAX]))]);
     let plus_one = binary(BinaryOp::Add, column(0, LONG), integer(1, LONG), LONG);
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![],
         calls: vec![call(Function::Max, Some(plus_one))],
     };
@@ -607,7 +607,7 @@ fn a_call_with_a_filter_counts_only_its_rows() {
         nullable: false,
     });
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![],
         calls: vec![sum, none, call(Function::Count, None)],
     };

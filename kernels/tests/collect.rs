@@ -14,7 +14,7 @@ use arrow::array::{
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Int64Type, TimeUnit};
 use kernels::gpu::{Gpu, HostOptions, PinnedPool, open_cuda, open_host};
-use kernels::ir::{BinaryOp, Collect, Expr, IntWidth, Kind, Literal, Type, UnaryOp};
+use kernels::ir::{BinaryOp, Collect, Expr, IntWidth, Kind, Literal, Step, Type, UnaryOp};
 use kernels::jit::Jit;
 use kernels::launch::{CollectRun, Collected};
 
@@ -89,7 +89,7 @@ fn positive_sums(filter: bool) -> Collect {
         Type::Bool,
     );
     Collect {
-        filter: filter.then_some(positive),
+        steps: Step::filter(filter.then_some(positive)),
         outputs: vec![
             binary(BinaryOp::Add, column(0, LONG), column(1, LONG), LONG),
             Expr {
@@ -146,12 +146,12 @@ fn many_tiles_keep_their_order() {
     let a = Int64Array::from_iter_values((0..n).map(|row| (row % 7) as i64));
     let data = batch(vec![Arc::new(a)]);
     let collect = Collect {
-        filter: Some(binary(
+        steps: vec![Step::Filter(binary(
             BinaryOp::Equal,
             column(0, LONG),
             integer(3, LONG),
             Type::Bool,
-        )),
+        ))],
         outputs: vec![],
     };
     let got = run(&device(), &collect, &data).unwrap();
@@ -226,7 +226,7 @@ fn every_type_comes_back_as_it_was() {
     for (array, ty) in cases {
         // A column is an expression too; whoever holds the batch has no need of it.
         let collect = Collect {
-            filter: None,
+            steps: Vec::new(),
             outputs: vec![column(0, ty)],
         };
         let got = run(&device, &collect, &batch(vec![array.clone()])).unwrap();
@@ -246,14 +246,14 @@ fn rows_that_are_left_out_cannot_fail() {
         Type::Bool,
     );
     let guarded = Collect {
-        filter: Some(not_zero),
+        steps: Step::filter(Some(not_zero)),
         outputs: vec![quotient.clone()],
     };
     let device = device();
     let got = run(&device, &guarded, &data).unwrap();
     assert_eq!(got.outputs[0].as_primitive::<Int64Type>().values(), &[2, 4]);
     let open = Collect {
-        filter: None,
+        steps: Vec::new(),
         outputs: vec![quotient],
     };
     let error = run(&device, &open, &data).unwrap_err();
@@ -272,7 +272,7 @@ fn a_product_that_leaves_its_digits_is_an_error() {
         .unwrap();
     let square = binary(BinaryOp::Multiply, column(0, ty), column(0, ty), ty);
     let collect = Collect {
-        filter: None,
+        steps: Vec::new(),
         outputs: vec![square],
     };
     let error = run(&device(), &collect, &batch(vec![Arc::new(array)])).unwrap_err();
@@ -283,7 +283,7 @@ fn a_product_that_leaves_its_digits_is_an_error() {
 fn an_expression_without_columns_is_computed_for_every_row() {
     let data = batch(vec![Arc::new(Int64Array::from(vec![1, 2, 3]))]);
     let collect = Collect {
-        filter: None,
+        steps: Vec::new(),
         outputs: vec![integer(7, LONG)],
     };
     let got = run(&device(), &collect, &data).unwrap();

@@ -26,7 +26,7 @@ fn totals(column: ArrayRef, expr: Expr) -> [Option<i128>; 3] {
         filter: None,
     };
     let aggregate = Aggregate {
-        filter: None,
+        steps: Vec::new(),
         keys: vec![],
         calls: vec![
             call(Function::Sum),

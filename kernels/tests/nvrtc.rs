@@ -10,7 +10,8 @@ use kernels::codegen::{
     generate_sort_keys, rehash_kernel,
 };
 use kernels::ir::{
-    Aggregate, BinaryOp, Call, Collect, Expr, Function, Kind, Literal, Range, Sort, SortKey, Type,
+    Aggregate, BinaryOp, Call, Collect, Expr, Function, Kind, Literal, Range, Sort, SortKey, Step,
+    Type,
 };
 use kernels::jit::{Nvrtc, Source, compile_cubin, headers};
 
@@ -81,12 +82,12 @@ fn pricing_summary(nullable: bool) -> (Aggregate, HashMap<usize, ColumnShape>) {
     };
     let date = Expr::literal(Literal::Integer(10471), Type::Date32);
     let aggregate = Aggregate {
-        filter: Some(binary(
+        steps: vec![Step::Filter(binary(
             BinaryOp::LessOrEqual,
             column(6, Type::Date32),
             date,
             Type::Bool,
-        )),
+        ))],
         keys: vec![
             Expr::column(4, Type::I64, false),
             Expr::column(5, Type::I64, false),
@@ -114,7 +115,7 @@ fn a_pricing_summary_compiles_without_spills() {
     }
     for nullable in [false, true] {
         let (aggregate, columns) = pricing_summary(nullable);
-        let kernel = generate(&aggregate, &columns, 1 << 20).unwrap();
+        let kernel = generate(&aggregate, &columns, &[], 1 << 20).unwrap();
         let source = Source::new(kernel.name.clone(), kernel.text.clone());
         let image = compile_cubin(&source, headers(), "sm_90").unwrap();
         let usage = image.usage();
@@ -145,7 +146,7 @@ fn a_group_table_compiles_with_next_to_no_spills() {
                 nullable,
             ),
         ];
-        let kernel = generate_many(&aggregate, &columns).unwrap();
+        let kernel = generate_many(&aggregate, &columns, &[]).unwrap();
         let (rehash, rehash_text) = rehash_kernel();
         for (name, text) in [(kernel.name.as_str(), kernel.text), (rehash, rehash_text)] {
             let image = compile_cubin(&Source::new(name, text), headers(), "sm_90").unwrap();
@@ -164,7 +165,7 @@ fn one_group_keeps_its_states_in_registers() {
     }
     let (mut aggregate, columns) = pricing_summary(false);
     aggregate.keys.clear();
-    let kernel = generate(&aggregate, &columns, 1 << 20).unwrap();
+    let kernel = generate(&aggregate, &columns, &[], 1 << 20).unwrap();
     let source = Source::new(kernel.name.clone(), kernel.text.clone());
     let image = compile_cubin(&source, headers(), "sm_90").unwrap();
     let usage = image.usage();
@@ -202,12 +203,12 @@ fn rows_are_collected_and_sorted_without_spills() {
             .iter()
             .filter_map(|call| call.arg.clone())
             .collect();
-        for filter in [None, aggregate.filter.clone()] {
+        for steps in [Vec::new(), aggregate.steps.clone()] {
             let collect = Collect {
-                filter,
+                steps,
                 outputs: outputs.clone(),
             };
-            let kernel = generate_collect(&collect, &columns).unwrap();
+            let kernel = generate_collect(&collect, &columns, &[]).unwrap();
             compiles_without_spills(&kernel.name, &kernel.text);
         }
         let keys = outputs.into_iter().map(|value| SortKey {

@@ -6,10 +6,14 @@
 //! `1,6`, picks some.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use engine::exec::{Device, DeviceLimits};
 use engine::session::Session;
-use engine::settings::{Format, Settings, Stage, Table};
+use engine::settings::{FallbackPolicy, Format, Settings, Stage, Table};
 use engine::{Cancel, tpch};
+use kernels::gpu::{HostOptions, open_cuda, open_host};
+use kernels::jit::Jit;
 use tests::answers::{Answer, check};
 
 fn home() -> PathBuf {
@@ -23,13 +27,17 @@ fn cache() -> PathBuf {
     )
 }
 
-async fn session(scale: &str) -> Session {
+async fn session(scale: &str, device: Option<Device>) -> Session {
     let settings = Settings {
         cache_dir: cache(),
         preview_rows: usize::MAX,
+        fallback: FallbackPolicy::Fail,
         ..Settings::default()
     };
-    let session = Session::new(settings).unwrap();
+    let session = match device {
+        Some(device) => Session::with_device(settings, device).unwrap(),
+        None => Session::new(settings).unwrap(),
+    };
     let tables: Vec<Table> = tpch::TABLES
         .iter()
         .map(|name| Table::new(*name, format!("tpch://{scale}/{name}"), Format::Parquet))
@@ -39,11 +47,28 @@ async fn session(scale: &str) -> Session {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_22_answers_are_right() {
+async fn all_22_answers_are_right_on_the_cpu() {
+    check_all(None).await;
+}
+
+/// Every operator of every query, with fallback forbidden, on the host target or with
+/// `WARPLINE_TEST_GPU=N` on the GPU of that number.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_22_answers_are_right_on_the_device() {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
+    let kernels = Some(cache().join("kernels"));
+    let device = Device::new(gpu, Arc::new(Jit::new(kernels)), DeviceLimits::default());
+    check_all(Some(device)).await;
+}
+
+async fn check_all(device: Option<Device>) {
     let scale = std::env::var("WARPLINE_TPCH_SCALE").unwrap_or_else(|_| "0.01".into());
     let answers = std::env::var_os("WARPLINE_TPCH_ANSWERS")
         .map_or_else(|| home().join(format!("answers/sf{scale}")), PathBuf::from);
-    let session = session(&scale).await;
+    let session = session(&scale, device).await;
     let queries: Vec<usize> = match std::env::var("WARPLINE_TPCH_QUERIES") {
         Ok(list) => list
             .split(',')

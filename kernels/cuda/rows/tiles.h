@@ -21,7 +21,7 @@ struct TilesRef {
 // What a block shares to talk about its tile.
 struct TileScratch {
   u64 word;
-  u32 of_warp[WL_BLOCK_THREADS / WARP_LANES];
+  u64 of_warp[WL_BLOCK_THREADS / WARP_LANES];
 };
 
 // The block's next tile. Every thread of the block must get here.
@@ -33,22 +33,23 @@ WL_DEVICE u64 take_tile(const TilesRef& tiles, TileScratch& scratch) {
 }
 
 // The sum over this lane and those before it.
-WL_DEVICE u32 warp_scan(u32 v) {
+template <class T>
+WL_DEVICE T warp_scan(T v) {
   WL_UNROLL
   for (u32 delta = 1; delta < WARP_LANES; delta *= 2) {
-    const u32 below = shuffle_up(v, delta);
+    const T below = shuffle_up(v, delta);
     if (lane_index() >= delta) v += below;
   }
   return v;
 }
 
 struct BlockTotals {
-  u32 before;  // of the warps before this one
-  u32 all;
+  u64 before;  // of the warps before this one
+  u64 all;
 };
 
 // `mine` is the same in all lanes of a warp.
-WL_DEVICE BlockTotals warps_before(u32 mine, TileScratch& scratch) {
+WL_DEVICE BlockTotals warps_before(u64 mine, TileScratch& scratch) {
   if (lane_index() == 0) scratch.of_warp[warp_index()] = mine;
   wl_barrier();
   BlockTotals totals{0, 0};

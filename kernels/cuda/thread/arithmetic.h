@@ -75,6 +75,47 @@ WL_DEVICE auto convert(const A& a) {
   return lift(a, [](auto x) { return static_cast<R>(x); });
 }
 
+template <class R, class A, class B>
+WL_DEVICE auto divide_float(const A& a, const B& b) {
+  return lift(a, b, [](auto x, auto y) { return static_cast<R>(x) / static_cast<R>(y); });
+}
+
+// A decimal as a float: divided by its power of ten in binary64.
+template <class R, class A>
+WL_DEVICE auto unscaled(const A& a, f64 power) {
+  return lift(a, [&](auto x) { return static_cast<R>(static_cast<f64>(x) / power); });
+}
+
+// A float as an integer between these bounds; what lies outside, NaN too, is a fault.
+template <class R>
+WL_DEVICE R integer_of(Thread& thread, f64 whole, i128 min, i128 max, u32 code) {
+  // 2^127 is the first value that 128 bits do not hold.
+  if (!(whole > -1.7014118346046923e38 && whole < 1.7014118346046923e38)) {
+    raise(thread, code);
+    return R{0};
+  }
+  const i128 value = static_cast<i128>(whole);
+  if (value < min || value > max) {
+    raise(thread, code);
+    return R{0};
+  }
+  return static_cast<R>(value);
+}
+
+// Times a power of ten and then half away from zero, as a cast to a decimal.
+template <class R, class A>
+WL_DEVICE auto rounded(Thread& thread, const A& a, f64 power, i128 min, i128 max, u32 code) {
+  return lift(a, [&](auto x) {
+    return integer_of<R>(thread, round_half_away(static_cast<f64>(x) * power), min, max, code);
+  });
+}
+
+// Towards zero, as a cast to an integer.
+template <class R, class A>
+WL_DEVICE auto truncated(Thread& thread, const A& a, f64, i128 min, i128 max, u32 code) {
+  return lift(a, [&](auto x) { return integer_of<R>(thread, static_cast<f64>(x), min, max, code); });
+}
+
 // 128-bit operations whose result may leave 128 bits.
 WL_DEVICE bool overflows_add(i128 x, i128 y, i128& sum) {
   sum = static_cast<i128>(static_cast<u128>(x) + static_cast<u128>(y));

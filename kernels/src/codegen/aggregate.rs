@@ -16,7 +16,8 @@ use std::collections::HashMap;
 use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use super::tile::{columns_of, eager_columns, fields, named, row_loop};
+use super::steps::{TableShape, close, emit_steps};
+use super::tile::{eager_columns, fields, named, row_loop};
 use crate::ir::{Aggregate, Expr, Range};
 
 /// Threads a block. With 128, a thread's private copy may take 1.7 KiB of the
@@ -79,22 +80,21 @@ impl AggregateKernel {
     }
 }
 
-/// Generates the kernel of an aggregate over these columns.
+/// Generates the kernel of an aggregate over these columns and join tables.
 ///
 /// `rows_max` bounds the number of rows that will ever be added, which proves
 /// whether an integer sum fits 64 bits.
 pub fn generate(
     aggregate: &Aggregate,
     columns: &HashMap<usize, ColumnShape>,
+    tables: &[TableShape],
     rows_max: u64,
 ) -> Result<AggregateKernel, Unsupported> {
-    let used = columns_of(aggregate);
-    let (eager, tile_rows) = eager_columns(aggregate, &used, columns);
+    let used = aggregate.columns();
+    let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
     let mut emitter = Emitter::new(columns.clone());
     emitter.preload(eager.iter().map(|(index, _)| *index));
-    if let Some(filter) = &aggregate.filter {
-        emitter.filter(filter, "continue")?;
-    }
+    let n_loops = emit_steps(&mut emitter, &aggregate.steps, tables)?;
     let keys = emit_keys(&mut emitter, &aggregate.keys)?;
     let n_groups = keys
         .iter()
@@ -129,8 +129,12 @@ pub fn generate(
         calls,
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
+    close(&mut emitter, n_loops);
     let rows = row_loop(&eager, tile_rows, emitter.body());
-    (kernel.name, kernel.text) = named("aggregate", &kernel_text(&kernel, columns, &rows));
+    (kernel.name, kernel.text) = named(
+        "aggregate",
+        &kernel_text(&kernel, tables.len(), columns, &rows),
+    );
     Ok(kernel)
 }
 
@@ -185,10 +189,11 @@ fn emit_keys(emitter: &mut Emitter, keys: &[Expr]) -> Result<Vec<KeyCode>, Unsup
 
 fn kernel_text(
     kernel: &AggregateKernel,
+    n_tables: usize,
     shapes: &HashMap<usize, ColumnShape>,
     rows: &str,
 ) -> String {
-    let fields = fields(&kernel.columns, shapes, &kernel.parameters);
+    let fields = fields(n_tables, &kernel.columns, shapes, &kernel.parameters);
     let mut initial = String::new();
     let mut merge_block = String::new();
     let mut merge_device = String::new();
@@ -222,6 +227,8 @@ fn kernel_text(
 #include "thread/text.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
+#include "table/hash.h"
+#include "table/join_table.h"
 
 struct Params {{
   alignas(16) u64 n_rows;

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use super::error::Unsupported;
-use crate::ir::{BinaryOp, Expr, Kind, Literal, Range, Register, Type, UnaryOp};
+use crate::ir::{BinaryOp, Expr, Kind, Literal, RELATION_COLUMNS, Range, Register, Type, UnaryOp};
 
 /// How a value is held in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +151,10 @@ pub struct Emitter {
     preloaded: HashSet<usize>,
     /// What is already computed, innermost block last.
     scopes: Vec<HashMap<Expr, Value>>,
+    /// How a row leaves, innermost loop or function last.
+    exits: Vec<&'static str>,
+    /// Relations whose row may be missing: their columns are then null.
+    outer: HashSet<usize>,
 }
 
 impl Emitter {
@@ -207,17 +211,60 @@ impl Emitter {
         self.line("}");
     }
 
-    /// Emits a condition as WHERE reads it: rows for which it is not true leave by
-    /// `exit`, one test a conjunct, so that columns of later conjuncts are read
-    /// only for rows that passed the earlier ones.
-    pub fn filter(&mut self, condition: &Expr, exit: &str) -> Result<(), Unsupported> {
+    /// Opens a loop that a row stays in for each of its matches.
+    pub fn open_loop(&mut self, head: &str) {
+        self.open(head);
+        self.exits.push("continue");
+    }
+
+    /// Closes the innermost loop.
+    pub fn close_loop(&mut self) {
+        self.exits.pop();
+        self.close();
+    }
+
+    /// From here on a row leaves by this statement.
+    pub fn push_exit(&mut self, exit: &'static str) {
+        self.exits.push(exit);
+    }
+
+    /// Ends what the last [`Emitter::push_exit`] began.
+    pub fn pop_exit(&mut self) {
+        self.exits.pop();
+    }
+
+    /// The statement by which a row leaves here.
+    pub fn exit(&self) -> &'static str {
+        self.exits.last().copied().unwrap_or("continue")
+    }
+
+    /// Row `r<relation>` can be read from here on; it may be missing when `is_outer`.
+    pub fn relation(&mut self, relation: usize, is_outer: bool) {
+        if is_outer {
+            self.outer.insert(relation);
+        }
+    }
+
+    /// Emits a condition as WHERE reads it: rows for which it is not true leave, one
+    /// test a conjunct, so that columns of later conjuncts are read only for rows that
+    /// passed the earlier ones.
+    pub fn filter(&mut self, condition: &Expr) -> Result<(), Unsupported> {
         if let Kind::Binary(BinaryOp::And, left, right) = &condition.kind {
-            self.filter(left, exit)?;
-            return self.filter(right, exit);
+            self.filter(left)?;
+            return self.filter(right);
         }
         let value = self.emit(condition)?;
+        let exit = self.exit();
         self.line(&format!("if (!is_true({})) {exit};", value.text));
         Ok(())
+    }
+
+    /// Emits whether two values are equal or both null.
+    pub fn not_distinct(&mut self, left: &Expr, right: &Expr) -> Result<Value, Unsupported> {
+        let (a, b) = (self.emit(left)?, self.emit(right)?);
+        let (a, b, register) = self.common(a, left.ty, b, right.ty)?;
+        let call = format!("not_distinct<{register}>({}, {})", a.text, b.text);
+        Ok(self.define(ValueRegister::Bool, false, &call))
     }
 
     /// Emits an expression and returns the value that holds it.
@@ -284,8 +331,19 @@ impl Emitter {
                 nullable: shape.nullable,
             });
         }
-        let call = shape.load_call(index, "thread.row");
-        Ok(self.define(shape.register, shape.nullable, &call))
+        let relation = index / RELATION_COLUMNS;
+        if relation == 0 {
+            let call = shape.load_call(index, "thread.row");
+            return Ok(self.define(shape.register, shape.nullable, &call));
+        }
+        let row = format!("r{relation}");
+        let call = shape.load_call(index, &row);
+        if !self.outer.contains(&relation) {
+            return Ok(self.define(shape.register, shape.nullable, &call));
+        }
+        let missing = format!("null<{}>()", shape.register.name());
+        let call = format!("{row} == NO_ROW ? {missing} : as_opt({call})");
+        Ok(self.define(shape.register, true, &call))
     }
 
     fn literal(&mut self, literal: &Literal, ty: Type) -> Result<Value, Unsupported> {
@@ -297,6 +355,9 @@ impl Emitter {
                     register,
                     nullable: true,
                 });
+            }
+            Literal::Late(_) => {
+                return Err(Unsupported::expression("a constant that is not known yet"));
             }
             Literal::Bool(_) => ValueRegister::Bool,
             Literal::Integer(value) => {
@@ -406,7 +467,8 @@ impl Emitter {
                     Add => "add",
                     Subtract => "subtract",
                     Multiply => "multiply",
-                    // SQL's float division and remainder have corner cases of their own.
+                    // By IEEE 754, as on the CPU: division by zero is no error.
+                    Divide => "divide_float",
                     _ => return Err(Unsupported::expression(expr)),
                 };
                 let register = full_register(expr.ty)?;
@@ -607,6 +669,29 @@ impl Emitter {
             (from, Type::Float64 | Type::Float32) if scale_of(from) == 0 && from != Type::Utf8 => {
                 let register = full_register(ty)?;
                 let call = format!("convert<{}>({})", register.name(), value.text);
+                Ok(self.define(register, value.nullable, &call))
+            }
+            (Type::Decimal { scale, .. }, Type::Float64 | Type::Float32) => {
+                let register = full_register(ty)?;
+                let power = format!("1e{scale}");
+                let call = format!("unscaled<{}>({}, {power})", register.name(), value.text);
+                Ok(self.define(register, value.nullable, &call))
+            }
+            (from, to) if from.is_float() && to.is_integral() && !is_time(to) => {
+                let bounds = to.full_range().ok_or_else(|| Unsupported::data_type(to))?;
+                let register = bounds.register();
+                let (name, power) = match to {
+                    Type::Decimal { scale, .. } => ("rounded", scale),
+                    _ => ("truncated", 0),
+                };
+                let call = format!(
+                    "{name}<{}>(thread, {}, 1e{power}, {}, {}, FAULT_CAST_OVERFLOW)",
+                    register.name(),
+                    value.text,
+                    wide_literal(bounds.min),
+                    wide_literal(bounds.max)
+                );
+                let register = ValueRegister::Integer(register, bounds);
                 Ok(self.define(register, value.nullable, &call))
             }
             (from, to)

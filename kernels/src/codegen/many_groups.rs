@@ -11,7 +11,8 @@ use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::aggregate::BLOCK_THREADS;
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use super::tile::{columns_of, eager_columns, fields, named, row_loop};
+use super::steps::{TableShape, close, emit_steps};
+use super::tile::{eager_columns, fields, named, row_loop};
 use crate::ir::{Aggregate, Expr, Type};
 
 /// Where a key stands among the words of a group's key.
@@ -50,18 +51,18 @@ pub struct ManyGroupsKernel {
     pub calls: Vec<CallState>,
 }
 
-/// Generates the kernel that adds a chunk with these columns to a group table.
+/// Generates the kernel that adds a chunk with these columns and join tables to a
+/// group table.
 pub fn generate_many(
     aggregate: &Aggregate,
     columns: &HashMap<usize, ColumnShape>,
+    tables: &[TableShape],
 ) -> Result<ManyGroupsKernel, Unsupported> {
-    let used = columns_of(aggregate);
-    let (eager, tile_rows) = eager_columns(aggregate, &used, columns);
+    let used = aggregate.columns();
+    let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
     let mut emitter = Emitter::new(columns.clone());
     emitter.preload(eager.iter().map(|(index, _)| *index));
-    if let Some(filter) = &aggregate.filter {
-        emitter.filter(filter, "continue")?;
-    }
+    let n_loops = emit_steps(&mut emitter, &aggregate.steps, tables)?;
     let (keys, key_words) = key_layout(&aggregate.keys)?;
     emit_key(&mut emitter, &aggregate.keys, &keys, key_words)?;
     let mut accumulators = Accumulators::new(Lifetime::Run);
@@ -81,8 +82,10 @@ pub fn generate_many(
         slots: accumulators.into_slots(),
         calls,
     };
+    close(&mut emitter, n_loops);
     let rows = row_loop(&eager, tile_rows, emitter.body());
-    (kernel.name, kernel.text) = named("group", &kernel_text(&kernel, columns, &rows));
+    (kernel.name, kernel.text) =
+        named("group", &kernel_text(&kernel, tables.len(), columns, &rows));
     Ok(kernel)
 }
 
@@ -170,10 +173,11 @@ fn emit_key(
 
 fn kernel_text(
     kernel: &ManyGroupsKernel,
+    n_tables: usize,
     shapes: &HashMap<usize, ColumnShape>,
     rows: &str,
 ) -> String {
-    let fields = fields(&kernel.columns, shapes, &kernel.parameters);
+    let fields = fields(n_tables, &kernel.columns, shapes, &kernel.parameters);
     let mut initial = String::new();
     for slot in &kernel.slots {
         for word in 0..slot.kind.words() {
@@ -193,7 +197,9 @@ fn kernel_text(
 #include "thread/text.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
+#include "table/hash.h"
 #include "table/group_table.h"
+#include "table/join_table.h"
 
 struct Params {{
   alignas(16) u64 n_rows;
@@ -229,6 +235,7 @@ pub fn rehash_kernel() -> (&'static str, String) {
 #include "thread/memory.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
+#include "table/hash.h"
 #include "table/group_table.h"
 
 struct Params {{

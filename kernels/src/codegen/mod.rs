@@ -8,18 +8,24 @@ mod aggregate;
 mod dates;
 mod emit;
 mod error;
+mod join_build;
 mod many_groups;
 mod rows;
+mod steps;
 mod text;
 mod tile;
+mod widest;
 
 pub use accumulate::{AccumulatorKind, CallState, Slot};
 pub use aggregate::{AggregateKernel, BLOCK_THREADS, KeyCode, TOO_MANY_GROUPS, generate};
 pub use emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister};
 pub use error::Unsupported;
+pub use join_build::{BuildKernel, generate_build};
 pub use many_groups::{KeyWords, ManyGroupsKernel, generate_many, rehash_kernel};
 pub use rows::{
-    CollectKernel, OutputShape, RADIX_TEXT, ROWS_BLOCK_THREADS, SortKeyKernel, check_collect,
-    check_sort, collect_tile_rows, generate_collect, generate_sort_keys, radix_tile_rows,
+    CollectKernel, CollectMode, CountKernel, OutputShape, PACK_TEXT, RADIX_TEXT,
+    ROWS_BLOCK_THREADS, SortKeyKernel, check_sort, collect_tile_rows, generate_collect,
+    generate_count, generate_sort_keys, radix_tile_rows,
 };
-pub use tile::columns_of;
+pub use steps::TableShape;
+pub use widest::check_collect;

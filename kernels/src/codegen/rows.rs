@@ -11,10 +11,12 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister, full_register};
+use super::emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister};
 use super::error::Unsupported;
+use super::steps::{TableShape, close, emit_steps};
 use super::tile;
-use crate::ir::{Collect, Expr, Register, Sort, SortKey, Type};
+use super::widest::widest_columns;
+use crate::ir::{Collect, Register, Sort, SortKey, Step, columns_read};
 
 /// Threads a block of every kernel here.
 pub const ROWS_BLOCK_THREADS: u32 = 256;
@@ -39,24 +41,41 @@ pub struct OutputShape {
 }
 
 impl OutputShape {
-    /// The C name of an element.
+    /// The C name of an element: as narrow as the values that are proved.
     pub fn stored(&self) -> &'static str {
         match self.register {
             ValueRegister::Bool => "u8",
+            ValueRegister::Integer(_, range) if range.fits(8) => "i8",
+            ValueRegister::Integer(_, range) if range.fits(16) => "i16",
             other => other.name(),
+        }
+    }
+
+    /// The column that a later kernel reads.
+    pub fn column(&self) -> ColumnShape {
+        ColumnShape {
+            register: self.register,
+            stored: self.stored(),
+            nullable: self.nullable,
         }
     }
 
     /// Bytes of an element.
     pub fn stored_bytes(&self) -> usize {
-        match self.register {
-            ValueRegister::Bool => 1,
-            ValueRegister::F32 | ValueRegister::Integer(Register::I32, _) => 4,
-            ValueRegister::F64 | ValueRegister::Integer(Register::I64, _) => 8,
-            // Text is refused before a shape is made of it.
-            ValueRegister::Integer(Register::I128, _) | ValueRegister::Text => 16,
-        }
+        self.column().stored_bytes()
     }
+}
+
+/// How a collect kernel finds out which rows it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CollectMode {
+    /// Every row is written to its own place.
+    All,
+    /// Each row is written once or not at all; the numbers of those that are stand
+    /// beside the outputs.
+    Filtered,
+    /// Each row is written any number of times. Another kernel counts them first.
+    Expanded,
 }
 
 /// A generated collect kernel and what is needed to launch it.
@@ -66,34 +85,53 @@ pub struct CollectKernel {
     pub name: String,
     /// The CUDA C++ text.
     pub text: String,
-    /// Source columns, in the order of their fields in the parameters.
+    /// Which rows are written.
+    pub mode: CollectMode,
+    /// Columns, in the order of their fields in the parameters.
     pub columns: Vec<usize>,
     /// Constants, in the order of their fields.
     pub parameters: Vec<Parameter>,
-    /// Whether rows are left out: then their tiles and numbers are parameters.
-    pub filters: bool,
     /// The columns that are written.
     pub outputs: Vec<OutputShape>,
 }
 
-/// Generates the kernel of a collect over these columns.
+/// Generates the kernel of a collect over these columns and join tables.
 pub fn generate_collect(
     collect: &Collect,
     columns: &HashMap<usize, ColumnShape>,
+    tables: &[TableShape],
 ) -> Result<CollectKernel, Unsupported> {
+    let mode = if !tables.is_empty() {
+        CollectMode::Expanded
+    } else if !collect.steps.is_empty() {
+        CollectMode::Filtered
+    } else {
+        CollectMode::All
+    };
     let mut emitter = Emitter::new(columns.clone());
-    if let Some(filter) = &collect.filter {
-        emitter.open("const auto passes = [&]() -> bool");
-        emitter.filter(filter, "return false")?;
-        emitter.line("return true;");
-        emitter.close();
-        emitter.line(";");
+    match mode {
+        CollectMode::All => {}
+        CollectMode::Filtered => {
+            emitter.open("const auto passes = [&]() -> bool");
+            emitter.push_exit("return false");
+            emit_steps(&mut emitter, &collect.steps, tables)?;
+            emitter.line("return true;");
+            emitter.pop_exit();
+            emitter.close();
+            emitter.line(";");
+        }
+        CollectMode::Expanded => emit_count(&mut emitter, &collect.steps, tables)?,
     }
-    let filters = collect.filter.is_some();
     let mut outputs = Vec::new();
     emitter.open("const auto write = [&](u64 to)");
-    if filters {
-        emitter.line("p.rows[to] = static_cast<u32>(thread.row);");
+    let mut n_loops = 0;
+    match mode {
+        CollectMode::All => {}
+        CollectMode::Filtered => emitter.line("p.rows[to] = static_cast<u32>(thread.row);"),
+        CollectMode::Expanded => {
+            emitter.push_exit("return");
+            n_loops = emit_steps(&mut emitter, &collect.steps, tables)?;
+        }
     }
     for (index, expr) in collect.outputs.iter().enumerate() {
         let value = emitter.emit(expr)?;
@@ -111,31 +149,94 @@ pub fn generate_collect(
         ));
         outputs.push(shape);
     }
+    if mode == CollectMode::Expanded {
+        emitter.line("++to;");
+        close(&mut emitter, n_loops);
+        emitter.pop_exit();
+    }
     emitter.close();
     emitter.line(";");
-    emitter.line(if filters {
-        "collect_rows(thread, p.n_rows, p.tiles, p.n_kept, passes, write);"
-    } else {
-        "write_rows(thread, p.n_rows, write);"
+    emitter.line(match mode {
+        CollectMode::All => "write_rows(thread, p.n_rows, write);",
+        CollectMode::Filtered => {
+            "collect_rows(thread, p.n_rows, p.tiles, p.n_kept, passes, write);"
+        }
+        CollectMode::Expanded => "expand_rows(thread, p.n_rows, p.tiles, count, write);",
     });
 
     let mut fields = String::new();
-    if filters {
-        fields.push_str("  alignas(16) TilesRef tiles;\n  alignas(16) u64* n_kept;\n");
-        fields.push_str("  alignas(16) u32* rows;\n");
+    match mode {
+        CollectMode::All => {}
+        CollectMode::Filtered => {
+            fields.push_str("  alignas(16) TilesRef tiles;\n  alignas(16) u64* n_kept;\n");
+            fields.push_str("  alignas(16) u32* rows;\n");
+        }
+        CollectMode::Expanded => fields.push_str("  alignas(16) TilesRef tiles;\n"),
     }
     for index in 0..outputs.len() {
         let _ = writeln!(fields, "  alignas(16) OutputRef o{index};");
     }
     let used = collect.columns();
-    let (name, text) = kernel_text("collect", &fields, &used, &emitter);
+    let (name, text) = kernel_text("collect", &fields, tables.len(), &used, &emitter);
     Ok(CollectKernel {
+        name,
+        text,
+        mode,
+        columns: used,
+        parameters: emitter.parameters().to_vec(),
+        outputs,
+    })
+}
+
+/// Emits `count`: how often a row comes through the steps.
+fn emit_count(
+    emitter: &mut Emitter,
+    steps: &[Step],
+    tables: &[TableShape],
+) -> Result<(), Unsupported> {
+    emitter.open("const auto count = [&]() -> u32");
+    emitter.line("u32 n = 0;");
+    emitter.push_exit("return n");
+    let n_loops = emit_steps(emitter, steps, tables)?;
+    emitter.line("++n;");
+    close(emitter, n_loops);
+    emitter.pop_exit();
+    emitter.line("return n;");
+    emitter.close();
+    emitter.line(";");
+    Ok(())
+}
+
+/// A generated kernel that counts the rows that come through some steps.
+#[derive(Debug, Clone)]
+pub struct CountKernel {
+    /// The entry point: `count_` and a hash of the text.
+    pub name: String,
+    /// The CUDA C++ text.
+    pub text: String,
+    /// Columns, in the order of their fields in the parameters.
+    pub columns: Vec<usize>,
+    /// Constants, in the order of their fields.
+    pub parameters: Vec<Parameter>,
+}
+
+/// Generates the kernel that counts the rows that come through these steps.
+pub fn generate_count(
+    steps: &[Step],
+    columns: &HashMap<usize, ColumnShape>,
+    tables: &[TableShape],
+) -> Result<CountKernel, Unsupported> {
+    let mut emitter = Emitter::new(columns.clone());
+    emit_count(&mut emitter, steps, tables)?;
+    emitter.line("count_rows(thread, p.n_rows, p.total, count);");
+    let used = columns_read(steps.iter().flat_map(Step::expressions));
+    let fields = "  alignas(16) u64* total;\n";
+    let (name, text) = kernel_text("count", fields, tables.len(), &used, &emitter);
+    Ok(CountKernel {
         name,
         text,
         columns: used,
         parameters: emitter.parameters().to_vec(),
-        filters,
-        outputs,
     })
 }
 
@@ -197,7 +298,7 @@ pub fn generate_sort_keys(
     ));
     let fields = "  alignas(16) u64* words;\n  alignas(16) u64* seen;\n";
     let used = sort.columns();
-    let (name, text) = kernel_text("sort_keys", fields, &used, &emitter);
+    let (name, text) = kernel_text("sort_keys", fields, 0, &used, &emitter);
     Ok(SortKeyKernel {
         name,
         text,
@@ -261,6 +362,31 @@ fn put(emitter: &mut Emitter, key: &SortKey, value: &Value, at: u32, width: u32)
     }
 }
 
+/// The kernel that makes validity bits of validity bytes, eight rows a thread.
+pub const PACK_TEXT: &str = r#"#define WL_BLOCK_THREADS 256
+#include "prelude.h"
+#include "thread/value.h"
+#include "thread/arithmetic.h"
+#include "table/accumulators.h"
+#include "table/groups.h"
+
+struct Params {
+  alignas(16) u64 n_rows;
+  alignas(16) const u8* bytes;
+  alignas(16) u8* bits;
+};
+
+WL_KERNEL(pack_bits, Params, p) {
+  for (u64 at = first_row(); at * 8 < p.n_rows; at += row_step()) {
+    u32 byte = 0;
+    for (u32 bit = 0; bit < 8 && at * 8 + bit < p.n_rows; ++bit) {
+      byte |= (p.bytes[at * 8 + bit] != 0 ? 1u : 0u) << bit;
+    }
+    p.bits[at] = static_cast<u8>(byte);
+  }
+}
+"#;
+
 /// The kernels that every sort shares.
 pub const RADIX_TEXT: &str = r#"#define WL_BLOCK_THREADS 256
 #include "prelude.h"
@@ -280,52 +406,22 @@ WL_KERNEL(radix_scatter, RadixPass, p) { radix_scatter_tile(p); }
 WL_KERNEL(radix_gather, RadixGather, p) { radix_gather_keys(p); }
 "#;
 
-/// Whether a collect has device code whatever its columns hold: what cannot be
-/// refused any more once rows are there.
-pub fn check_collect(collect: &Collect) -> Result<(), Unsupported> {
-    let exprs = collect.filter.iter().chain(&collect.outputs);
-    generate_collect(collect, &widest_columns(exprs)?).map(|_| ())
-}
-
-/// As [`check_collect`], for a sort.
+/// Whether a sort has device code whatever its columns hold: what cannot be refused any
+/// more once rows are there.
 pub fn check_sort(sort: &Sort) -> Result<(), Unsupported> {
     let columns = widest_columns(sort.keys.iter().map(|key| &key.value))?;
     generate_sort_keys(sort, &columns).map(|_| ())
 }
 
-/// Every column that is read, as wide as its type.
-fn widest_columns<'a>(
-    exprs: impl Iterator<Item = &'a Expr>,
-) -> Result<HashMap<usize, ColumnShape>, Unsupported> {
-    let mut found: HashMap<usize, (Type, bool)> = HashMap::new();
-    for expr in exprs {
-        expr.walk(&mut |e| {
-            if let crate::ir::Kind::Column(index) = e.kind {
-                found.insert(index, (e.ty, e.nullable));
-            }
-        });
-    }
-    found
-        .into_iter()
-        .map(|(index, (ty, nullable))| {
-            let register = full_register(ty)?;
-            let stored = match register {
-                ValueRegister::Bool => "u8",
-                other => other.name(),
-            };
-            let shape = ColumnShape {
-                register,
-                stored,
-                nullable,
-            };
-            Ok((index, shape))
-        })
-        .collect()
-}
-
 /// The text of a kernel whose body is the emitter's, and its name.
-fn kernel_text(kind: &str, fields: &str, columns: &[usize], emitter: &Emitter) -> (String, String) {
-    let inputs = tile::fields(columns, emitter.columns(), emitter.parameters());
+fn kernel_text(
+    kind: &str,
+    fields: &str,
+    n_tables: usize,
+    columns: &[usize],
+    emitter: &Emitter,
+) -> (String, String) {
+    let inputs = tile::fields(n_tables, columns, emitter.columns(), emitter.parameters());
     let body = emitter.body();
     let text = format!(
         r#"#define WL_BLOCK_THREADS {ROWS_BLOCK_THREADS}
@@ -333,12 +429,16 @@ fn kernel_text(kind: &str, fields: &str, columns: &[usize], emitter: &Emitter) -
 #include "thread/value.h"
 #include "thread/arithmetic.h"
 #include "thread/compare.h"
+#include "thread/dates.h"
 #include "thread/memory.h"
 #include "thread/text.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
+#include "table/hash.h"
+#include "table/join_table.h"
 #include "rows/tiles.h"
 #include "rows/collect.h"
+#include "rows/expand.h"
 #include "rows/sort_keys.h"
 
 struct Params {{

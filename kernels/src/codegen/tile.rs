@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::emit::{ColumnShape, Parameter, ValueRegister};
-use crate::ir::{Aggregate, BinaryOp, Expr, Kind};
+use crate::ir::{BinaryOp, Kind, RELATION_COLUMNS, Step, columns_read};
 
 /// Bytes of a row up to which all its columns are read before the filter. Narrow
 /// columns share sectors of 32 bytes with 8 rows and more, so a filter that keeps
@@ -21,7 +21,7 @@ const BYTES_IN_FLIGHT: usize = 64;
 /// The columns that are read for a whole tile before its rows are looked at, and the
 /// number of rows of a thread's tile.
 pub(super) fn eager_columns(
-    aggregate: &Aggregate,
+    steps: &[Step],
     used: &[usize],
     columns: &HashMap<usize, ColumnShape>,
 ) -> (Vec<(usize, ColumnShape)>, usize) {
@@ -34,18 +34,25 @@ pub(super) fn eager_columns(
     let bytes = |list: &[(usize, ColumnShape)]| -> usize {
         list.iter().map(|(_, shape)| shape.stored_bytes()).sum()
     };
-    let mut eager = shapes(used);
-    if bytes(&eager) > EAGER_BYTES
-        && let Some(filter) = &aggregate.filter
-    {
-        // Only what the first conjunct reads: the rest waits for the rows that pass.
-        let mut first = filter;
-        while let Kind::Binary(BinaryOp::And, left, _) = &first.kind {
-            first = left;
+    let of_source = |columns: Vec<usize>| -> Vec<usize> {
+        let columns = columns.into_iter();
+        columns.filter(|index| *index < RELATION_COLUMNS).collect()
+    };
+    let mut eager = shapes(&of_source(used.to_vec()));
+    // Only what the first test reads: the rest waits for the rows that pass.
+    match steps.first() {
+        Some(Step::Filter(filter)) if bytes(&eager) > EAGER_BYTES || steps.len() > 1 => {
+            let mut first = filter;
+            while let Kind::Binary(BinaryOp::And, left, _) = &first.kind {
+                first = left;
+            }
+            eager = shapes(&of_source(columns_read([first])));
         }
-        let mut wanted = Vec::new();
-        add_columns(first, &mut wanted);
-        eager = shapes(&wanted);
+        Some(Step::Probe(probe)) => {
+            let keys = probe.keys.iter().map(|key| &key.probe);
+            eager = shapes(&of_source(columns_read(keys)));
+        }
+        _ => {}
     }
     let tile_rows = match BYTES_IN_FLIGHT / bytes(&eager).max(1) {
         0 | 1 => 1,
@@ -56,41 +63,18 @@ pub(super) fn eager_columns(
     (eager, tile_rows)
 }
 
-/// The columns that the aggregate reads, in order.
-pub fn columns_of(aggregate: &Aggregate) -> Vec<usize> {
-    let mut used = Vec::new();
-    for expr in expressions(aggregate) {
-        add_columns(expr, &mut used);
-    }
-    used.sort_unstable();
-    used
-}
-
-fn add_columns(expr: &Expr, used: &mut Vec<usize>) {
-    expr.walk(&mut |e| {
-        if let Kind::Column(index) = e.kind
-            && !used.contains(&index)
-        {
-            used.push(index);
-        }
-    });
-}
-
-fn expressions(aggregate: &Aggregate) -> impl Iterator<Item = &Expr> {
-    let calls = aggregate
-        .calls
-        .iter()
-        .flat_map(|call| call.arg.iter().chain(&call.filter));
-    aggregate.filter.iter().chain(&aggregate.keys).chain(calls)
-}
-
-/// The fields of columns and constants, each in 16 bytes of its own.
+/// The fields of join tables, columns and constants, each from a multiple of 16 bytes
+/// on.
 pub(super) fn fields(
+    n_tables: usize,
     columns: &[usize],
     shapes: &HashMap<usize, ColumnShape>,
     parameters: &[Parameter],
 ) -> String {
     let mut text = String::new();
+    for table in 1..=n_tables {
+        let _ = writeln!(text, "  alignas(16) JoinTableRef j{table};");
+    }
     for column in columns {
         let is_text = shapes.get(column).is_some_and(ColumnShape::is_text);
         let kind = if is_text {

@@ -8,12 +8,15 @@ use super::StagedColumn;
 use crate::codegen::ColumnShape;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Event, Gpu, PinnedPool, Stream};
+use crate::ir::Range;
 
 /// One column of a chunk on the device.
 #[derive(Debug)]
 pub struct DeviceColumn {
     /// How a kernel reads it.
     pub shape: ColumnShape,
+    /// The interval of its values where that is known better than the shape says.
+    pub range: Option<Range>,
     values: DeviceBuffer,
     validity: Option<DeviceBuffer>,
     /// Of text: where each row starts, and the end.
@@ -21,6 +24,31 @@ pub struct DeviceColumn {
 }
 
 impl DeviceColumn {
+    /// A column of buffers that a kernel filled: elements, and one validity bit a row.
+    pub(crate) fn new(
+        shape: ColumnShape,
+        values: DeviceBuffer,
+        validity: Option<DeviceBuffer>,
+    ) -> DeviceColumn {
+        DeviceColumn {
+            shape,
+            range: None,
+            values,
+            validity,
+            offsets: None,
+        }
+    }
+
+    /// The device that it is on.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        self.values.gpu()
+    }
+
+    /// The buffers of elements and of validity bits.
+    pub(crate) fn buffers(&self) -> (&DeviceBuffer, Option<&DeviceBuffer>) {
+        (&self.values, self.validity.as_ref())
+    }
+
     /// Where the elements start.
     pub fn values_address(&self) -> u64 {
         self.values.ptr().0
@@ -52,7 +80,7 @@ impl DeviceColumn {
 pub struct DeviceChunk {
     /// Number of rows.
     pub n_rows: usize,
-    columns: HashMap<usize, DeviceColumn>,
+    columns: HashMap<usize, Arc<DeviceColumn>>,
     /// The end of the copies.
     ready: Event,
 }
@@ -89,16 +117,14 @@ impl DeviceChunk {
                 Some(offsets) => Some(upload(offsets.as_slice())?),
                 None => None,
             };
-            let shape = column.shape;
-            columns.insert(
-                *index,
-                DeviceColumn {
-                    shape,
-                    values,
-                    validity,
-                    offsets,
-                },
-            );
+            let column = DeviceColumn {
+                shape: column.shape,
+                range: column.range,
+                values,
+                validity,
+                offsets,
+            };
+            columns.insert(*index, Arc::new(column));
         }
         let ready = Event::record(stream)?;
         Ok(DeviceChunk {
@@ -108,6 +134,25 @@ impl DeviceChunk {
         })
     }
 
+    /// A chunk of columns that are there once what is now on `stream` is done.
+    pub fn of_columns(
+        stream: &Stream,
+        columns: HashMap<usize, Arc<DeviceColumn>>,
+        n_rows: usize,
+    ) -> Result<DeviceChunk> {
+        let ready = Event::record(stream)?;
+        Ok(DeviceChunk {
+            n_rows,
+            columns,
+            ready,
+        })
+    }
+
+    /// Waits until the columns are there.
+    pub fn wait(&self) -> Result<()> {
+        self.ready.wait()
+    }
+
     /// Makes later work on `stream` wait for the copies.
     pub fn wait_on(&self, stream: &Stream) -> Result<()> {
         stream.wait_for(&self.ready)
@@ -115,6 +160,11 @@ impl DeviceChunk {
 
     /// The column of this number.
     pub fn column(&self, index: usize) -> Result<&DeviceColumn> {
+        self.shared_column(index).map(|column| column.as_ref())
+    }
+
+    /// As [`DeviceChunk::column`], to be kept.
+    pub fn shared_column(&self, index: usize) -> Result<&Arc<DeviceColumn>> {
         self.columns
             .get(&index)
             .ok_or_else(|| Error::Internal(format!("column {index} is not on the device")))
@@ -130,6 +180,6 @@ impl DeviceChunk {
 
     /// Bytes of all columns.
     pub fn bytes(&self) -> usize {
-        self.columns.values().map(DeviceColumn::bytes).sum()
+        self.columns.values().map(|column| column.bytes()).sum()
     }
 }

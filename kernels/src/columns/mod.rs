@@ -10,4 +10,4 @@ mod unstage;
 
 pub use device::{DeviceChunk, DeviceColumn};
 pub use stage::{StagedColumn, stage, type_of};
-pub use unstage::{WrittenColumn, arrow_type, unstage};
+pub use unstage::{WrittenColumn, arrow_type, read_column, unstage};

@@ -17,6 +17,8 @@ use crate::ir::{IntWidth, Range, Type};
 pub struct StagedColumn {
     /// How the kernel reads it.
     pub shape: ColumnShape,
+    /// Of an integral column: the interval of its values.
+    pub range: Option<Range>,
     /// The elements, in the machine's byte order.
     pub values: Buffer,
     /// One bit a row, or nothing when no row is null.
@@ -63,6 +65,11 @@ pub fn type_of(data_type: &DataType) -> Result<Type, Unsupported> {
 pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Unsupported> {
     let validity = validity_bits(array);
     let nullable = validity.is_some();
+    let mut range = None;
+    let mut integral_of = |(shape, values, measured): (ColumnShape, Buffer, Range)| {
+        range = Some(measured);
+        (shape, values)
+    };
     let (shape, values) = match array.data_type() {
         DataType::Utf8 => return Ok(text(array.as_string::<i32>(), validity)),
         DataType::Boolean => {
@@ -86,32 +93,33 @@ pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Un
                 values.inner().clone(),
             )
         }
-        DataType::Int8 => integral::<Int8Type>(array, known, nullable),
-        DataType::Int16 => integral::<Int16Type>(array, known, nullable),
-        DataType::Int32 => integral::<Int32Type>(array, known, nullable),
-        DataType::Int64 => integral::<Int64Type>(array, known, nullable),
-        DataType::UInt8 => integral::<UInt8Type>(array, known, nullable),
-        DataType::UInt16 => integral::<UInt16Type>(array, known, nullable),
-        DataType::UInt32 => integral::<UInt32Type>(array, known, nullable),
-        DataType::UInt64 => integral::<UInt64Type>(array, known, nullable),
-        DataType::Date32 => integral::<Date32Type>(array, known, nullable),
-        DataType::Decimal128(..) => integral::<Decimal128Type>(array, known, nullable),
+        DataType::Int8 => integral_of(integral::<Int8Type>(array, known, nullable)),
+        DataType::Int16 => integral_of(integral::<Int16Type>(array, known, nullable)),
+        DataType::Int32 => integral_of(integral::<Int32Type>(array, known, nullable)),
+        DataType::Int64 => integral_of(integral::<Int64Type>(array, known, nullable)),
+        DataType::UInt8 => integral_of(integral::<UInt8Type>(array, known, nullable)),
+        DataType::UInt16 => integral_of(integral::<UInt16Type>(array, known, nullable)),
+        DataType::UInt32 => integral_of(integral::<UInt32Type>(array, known, nullable)),
+        DataType::UInt64 => integral_of(integral::<UInt64Type>(array, known, nullable)),
+        DataType::Date32 => integral_of(integral::<Date32Type>(array, known, nullable)),
+        DataType::Decimal128(..) => integral_of(integral::<Decimal128Type>(array, known, nullable)),
         DataType::Timestamp(TimeUnit::Second, None) => {
-            integral::<TimestampSecondType>(array, known, nullable)
+            integral_of(integral::<TimestampSecondType>(array, known, nullable))
         }
         DataType::Timestamp(TimeUnit::Millisecond, None) => {
-            integral::<TimestampMillisecondType>(array, known, nullable)
+            integral_of(integral::<TimestampMillisecondType>(array, known, nullable))
         }
         DataType::Timestamp(TimeUnit::Microsecond, None) => {
-            integral::<TimestampMicrosecondType>(array, known, nullable)
+            integral_of(integral::<TimestampMicrosecondType>(array, known, nullable))
         }
         DataType::Timestamp(TimeUnit::Nanosecond, None) => {
-            integral::<TimestampNanosecondType>(array, known, nullable)
+            integral_of(integral::<TimestampNanosecondType>(array, known, nullable))
         }
         other => return Err(Unsupported::data_type(other)),
     };
     Ok(StagedColumn {
         shape,
+        range,
         values,
         validity,
         offsets: None,
@@ -138,6 +146,7 @@ fn text(array: &StringArray, validity: Option<Vec<u8>>) -> StagedColumn {
     let offsets = buffer(offsets.iter().map(|offset| offset - from));
     StagedColumn {
         shape: shape(ValueRegister::Text, "text", validity.is_some()),
+        range: None,
         values: bytes,
         validity,
         offsets: Some(offsets),
@@ -158,7 +167,11 @@ fn buffer<T: ArrowNativeType>(values: impl ExactSizeIterator<Item = T>) -> Buffe
     Buffer::from_vec(elements)
 }
 
-fn integral<T>(array: &dyn Array, known: Option<Range>, nullable: bool) -> (ColumnShape, Buffer)
+fn integral<T>(
+    array: &dyn Array,
+    known: Option<Range>,
+    nullable: bool,
+) -> (ColumnShape, Buffer, Range)
 where
     T: ArrowPrimitiveType,
     T::Native: Into<i128> + PartialOrd,
@@ -178,7 +191,7 @@ where
         _ => ("i128", buffer(values.iter().map(wide))),
     };
     let register = ValueRegister::Integer(range.register(), range);
-    (shape(register, stored, nullable), values)
+    (shape(register, stored, nullable), values, measured)
 }
 
 /// The interval of the values that are not null; what stands under a null is anything

@@ -12,9 +12,11 @@ use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
 
-use crate::codegen::{OutputShape, ValueRegister};
+use super::DeviceColumn;
+use crate::codegen::{ColumnShape, OutputShape, ValueRegister};
 use crate::error::{Error, Result};
-use crate::ir::{IntWidth, Register, Type};
+use crate::gpu::Stream;
+use crate::ir::{IntWidth, Type};
 
 /// The bytes of a column that a kernel wrote.
 #[derive(Debug, Clone)]
@@ -51,30 +53,56 @@ pub fn arrow_type(ty: Type) -> DataType {
 /// The array of this type. A value outside of the type is an overflow: it is never
 /// cut off.
 pub fn unstage(column: &WrittenColumn, ty: Type) -> Result<ArrayRef> {
-    let nulls = column.validity.as_ref().map(|bytes| bits(bytes));
-    let nulls = nulls
-        .map(NullBuffer::new)
-        .filter(|nulls| nulls.null_count() > 0);
-    match (ty, column.shape.register) {
-        (Type::Bool, ValueRegister::Bool) => {
-            Ok(Arc::new(BooleanArray::new(bits(&column.values), nulls)))
+    let nulls = column
+        .validity
+        .as_ref()
+        .map(|bytes| NullBuffer::new(bits(bytes)));
+    array(&column.values, column.shape.column(), nulls, ty)
+}
+
+/// Copies the first `n_rows` of a column home, as an array of this type.
+pub fn read_column(
+    stream: &Stream,
+    column: &DeviceColumn,
+    n_rows: usize,
+    ty: Type,
+) -> Result<ArrayRef> {
+    let (values, validity) = column.buffers();
+    let values = values.read::<u8>(stream, 0, n_rows * column.shape.stored_bytes())?;
+    let nulls = match validity {
+        None => None,
+        Some(bits) => {
+            let bits = bits.read::<u8>(stream, 0, n_rows.div_ceil(8))?;
+            Some(NullBuffer::new(BooleanBuffer::new(bits.into(), 0, n_rows)))
         }
+    };
+    array(&values, column.shape, nulls, ty)
+}
+
+fn array(
+    bytes: &[u8],
+    shape: ColumnShape,
+    nulls: Option<NullBuffer>,
+    ty: Type,
+) -> Result<ArrayRef> {
+    let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+    match (ty, shape.register) {
+        (Type::Bool, ValueRegister::Bool) => Ok(Arc::new(BooleanArray::new(bits(bytes), nulls))),
         (Type::Float32, ValueRegister::F32) => {
-            let values = elements(&column.values, f32::from_ne_bytes);
+            let values = elements(bytes, f32::from_ne_bytes);
             primitive::<Float32Type>(values.collect(), nulls, ty)
         }
         (Type::Float64, ValueRegister::F64) => {
-            let values = elements(&column.values, f64::from_ne_bytes);
+            let values = elements(bytes, f64::from_ne_bytes);
             primitive::<Float64Type>(values.collect(), nulls, ty)
         }
-        (_, ValueRegister::Integer(register, _)) if ty.is_integral() => {
-            let bytes = &column.values;
-            match register {
-                Register::I32 => integral(elements(bytes, i32::from_ne_bytes), nulls, ty),
-                Register::I64 => integral(elements(bytes, i64::from_ne_bytes), nulls, ty),
-                Register::I128 => integral(elements(bytes, i128::from_ne_bytes), nulls, ty),
-            }
-        }
+        (_, ValueRegister::Integer(..)) if ty.is_integral() => match shape.stored {
+            "i8" => integral(elements(bytes, i8::from_ne_bytes), nulls, ty),
+            "i16" => integral(elements(bytes, i16::from_ne_bytes), nulls, ty),
+            "i32" => integral(elements(bytes, i32::from_ne_bytes), nulls, ty),
+            "i64" => integral(elements(bytes, i64::from_ne_bytes), nulls, ty),
+            _ => integral(elements(bytes, i128::from_ne_bytes), nulls, ty),
+        },
         (ty, register) => Err(Error::Internal(format!(
             "a {ty} column was written as {}",
             register.name()

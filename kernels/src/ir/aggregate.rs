@@ -3,12 +3,13 @@
 use std::fmt;
 
 use super::expr::Expr;
+use super::steps::{Step, columns_read};
 
-/// Aggregates of the rows that pass `filter`, grouped by `keys`.
+/// Aggregates of the rows that come through `steps`, grouped by `keys`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Aggregate {
-    /// Rows for which this is not true do not take part.
-    pub filter: Option<Expr>,
+    /// What happens to a row before.
+    pub steps: Vec<Step>,
     /// Group keys; none for one group over everything.
     pub keys: Vec<Expr>,
     /// The functions, in output order.
@@ -36,10 +37,36 @@ pub enum Function {
     Max,
 }
 
+impl Aggregate {
+    /// The aggregate with every expression replaced by what `map` gives for it.
+    pub fn map(&self, map: &dyn Fn(&Expr) -> Expr) -> Aggregate {
+        let calls = self.calls.iter().map(|call| Call {
+            function: call.function,
+            arg: call.arg.as_ref().map(map),
+            filter: call.filter.as_ref().map(map),
+        });
+        Aggregate {
+            steps: self.steps.iter().map(|step| step.map(map)).collect(),
+            keys: self.keys.iter().map(map).collect(),
+            calls: calls.collect(),
+        }
+    }
+
+    /// The columns that are read, in order.
+    pub fn columns(&self) -> Vec<usize> {
+        let steps = self.steps.iter().flat_map(Step::expressions);
+        let calls = self
+            .calls
+            .iter()
+            .flat_map(|call| call.arg.iter().chain(&call.filter));
+        columns_read(steps.chain(&self.keys).chain(calls))
+    }
+}
+
 impl fmt::Display for Aggregate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(filter) = &self.filter {
-            writeln!(f, "filter {filter}")?;
+        for step in &self.steps {
+            write!(f, "{step}")?;
         }
         for key in &self.keys {
             writeln!(f, "key    {key}")?;

@@ -33,6 +33,9 @@ pub enum Literal {
     Float(u64),
     /// Text.
     Text(Arc<str>),
+    /// A constant that is known only when the pipeline starts, by its number: the
+    /// answer of a subquery. It is replaced before code is generated.
+    Late(usize),
 }
 
 /// What a node computes.
@@ -249,6 +252,7 @@ impl fmt::Display for Expr {
                 write!(f, "{:?}:{}", f64::from_bits(*bits), self.ty)
             }
             Kind::Literal(Literal::Text(text)) => write!(f, "{text:?}"),
+            Kind::Literal(Literal::Late(number)) => write!(f, "late{number}:{}", self.ty),
             Kind::Unary(UnaryOp::Not, a) => write!(f, "not {a}"),
             Kind::Unary(UnaryOp::Negate, a) => write!(f, "-{a}"),
             Kind::Unary(UnaryOp::IsNull, a) => write!(f, "({a} is null)"),

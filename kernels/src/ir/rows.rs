@@ -3,15 +3,16 @@
 use std::fmt;
 
 use super::expr::Expr;
+use super::steps::{Step, columns_read};
 
-/// The rows that pass `filter`, in their order, with computed columns.
+/// The rows that come through `steps`, in their order, with computed columns.
 ///
-/// Columns that are only passed through do not stand here: whoever holds the source
-/// takes them by the numbers of the rows that passed.
+/// Columns of the source that are only passed through do not stand here when whoever
+/// holds it takes them by the numbers of the rows that passed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Collect {
-    /// Rows for which this is not true are left out; `None` keeps every row.
-    pub filter: Option<Expr>,
+    /// What happens to a row before; without steps every row passes.
+    pub steps: Vec<Step>,
     /// What is computed for each row that passes.
     pub outputs: Vec<Expr>,
 }
@@ -35,37 +36,32 @@ pub struct SortKey {
 }
 
 impl Collect {
+    /// The collect with every expression replaced by what `map` gives for it.
+    pub fn map(&self, map: &dyn Fn(&Expr) -> Expr) -> Collect {
+        Collect {
+            steps: self.steps.iter().map(|step| step.map(map)).collect(),
+            outputs: self.outputs.iter().map(map).collect(),
+        }
+    }
+
     /// The columns that are read, in order.
     pub fn columns(&self) -> Vec<usize> {
-        columns(self.filter.iter().chain(&self.outputs))
+        let steps = self.steps.iter().flat_map(Step::expressions);
+        columns_read(steps.chain(&self.outputs))
     }
 }
 
 impl Sort {
     /// The columns that are read, in order.
     pub fn columns(&self) -> Vec<usize> {
-        columns(self.keys.iter().map(|key| &key.value))
+        columns_read(self.keys.iter().map(|key| &key.value))
     }
-}
-
-fn columns<'a>(exprs: impl Iterator<Item = &'a Expr>) -> Vec<usize> {
-    let mut used = Vec::new();
-    for expr in exprs {
-        expr.walk(&mut |e| {
-            if let super::Kind::Column(index) = e.kind {
-                used.push(index);
-            }
-        });
-    }
-    used.sort_unstable();
-    used.dedup();
-    used
 }
 
 impl fmt::Display for Collect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(filter) = &self.filter {
-            writeln!(f, "filter {filter}")?;
+        for step in &self.steps {
+            write!(f, "{step}")?;
         }
         for output in &self.outputs {
             writeln!(f, "output {output}")?;

@@ -20,9 +20,12 @@ pub fn headers() -> &'static [Header] {
         "thread/text.h",
         "table/accumulators.h",
         "table/groups.h",
+        "table/hash.h",
         "table/group_table.h",
+        "table/join_table.h",
         "rows/tiles.h",
         "rows/collect.h",
+        "rows/expand.h",
         "rows/sort_keys.h",
         "rows/radix.h",
     ]

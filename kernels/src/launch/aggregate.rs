@@ -6,9 +6,12 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 
 use super::context::{Context, RunCounts};
+use super::count;
 use super::few_groups;
+use super::join::JoinTable;
 use super::loader::Loader;
 use super::many_groups::{GroupTable, ManyGroups};
+use super::relations::{Relations, source_columns};
 use super::totals::{Number, Totals, merge};
 use crate::codegen::{self, Unsupported};
 use crate::columns::DeviceChunk;
@@ -30,6 +33,7 @@ pub struct AggregateRun {
     loader: Loader,
     totals: Totals,
     table: Option<GroupTable>,
+    joined: Vec<JoinTable>,
     last_kernel: Option<String>,
 }
 
@@ -43,7 +47,7 @@ impl AggregateRun {
         aggregate: Aggregate,
         known: Arc<HashMap<usize, Range>>,
     ) -> Result<AggregateRun> {
-        let columns = codegen::columns_of(&aggregate);
+        let columns = source_columns(aggregate.columns());
         let loader = Loader::new(&gpu, pool, columns, known)?;
         let totals = Totals::new(functions(&aggregate));
         Ok(AggregateRun {
@@ -52,8 +56,15 @@ impl AggregateRun {
             loader,
             totals,
             table: None,
+            joined: Vec::new(),
             last_kernel: None,
         })
+    }
+
+    /// Gives the run the tables that its steps probe, relation 1 first.
+    pub fn with_tables(mut self, tables: Vec<JoinTable>) -> AggregateRun {
+        self.joined = tables;
+        self
     }
 
     /// Adds one record batch, whose columns are the source's.
@@ -90,26 +101,40 @@ impl AggregateRun {
     fn add_to_few(&mut self, chunk: &DeviceChunk) -> Result<bool> {
         // A kernel adds up one chunk only, so its rows bound every sum. They pick how
         // states are held and do not stand in the text, so other sizes share it.
-        let rows_max = chunk.n_rows as u64;
-        let kernel = match codegen::generate(&self.aggregate, &chunk.shapes(), rows_max) {
+        let rows = Relations {
+            source: chunk,
+            tables: &self.joined,
+        };
+        let rows_max = rows.rows_max();
+        let (shapes, tables) = (rows.shapes(), rows.table_shapes());
+        let kernel = match codegen::generate(&self.aggregate, &shapes, &tables, rows_max) {
             Ok(kernel) => kernel,
             Err(reason) if reason.code == codegen::TOO_MANY_GROUPS => return Ok(false),
             Err(reason) => return Err(unsupported(reason)),
         };
-        let words = few_groups::launch(&mut self.context, &kernel, chunk)?;
+        let words = few_groups::launch(&mut self.context, &kernel, &rows)?;
         self.totals.add_chunk(&kernel, &words)?;
         self.last_kernel = Some(kernel.name);
         Ok(true)
     }
 
     fn add_to_many(&mut self, chunk: &DeviceChunk) -> Result<()> {
-        let kernel =
-            codegen::generate_many(&self.aggregate, &chunk.shapes()).map_err(unsupported)?;
+        let rows = Relations {
+            source: chunk,
+            tables: &self.joined,
+        };
+        let kernel = codegen::generate_many(&self.aggregate, &rows.shapes(), &rows.table_shapes())
+            .map_err(unsupported)?;
+        let rows_max = if rows.may_expand() {
+            count::rows_through(&mut self.context, &self.aggregate.steps, &rows)?
+        } else {
+            chunk.n_rows
+        };
         let mut table = match self.table.take() {
             Some(table) => table,
             None => GroupTable::new(&self.context, &kernel)?,
         };
-        table.add(&mut self.context, &kernel, chunk)?;
+        table.add(&mut self.context, &kernel, &rows, rows_max)?;
         self.table = Some(table);
         self.last_kernel = Some(kernel.name);
         Ok(())

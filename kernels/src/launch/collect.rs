@@ -6,21 +6,28 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 
 use super::context::{Context, RunCounts};
+use super::count;
+use super::join::JoinTable;
 use super::loader::Loader;
 use super::parameters::ParameterBytes;
-use crate::codegen::{CollectKernel, Unsupported, collect_tile_rows, generate_collect};
-use crate::columns::{DeviceChunk, WrittenColumn, unstage};
+use super::relations::{Relations, source_columns};
+use crate::codegen::{
+    CollectKernel, CollectMode, OutputShape, PACK_TEXT, Unsupported, collect_tile_rows,
+    generate_collect,
+};
+use crate::columns::{DeviceChunk, DeviceColumn, WrittenColumn, read_column, unstage};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Gpu, PinnedPool};
 use crate::ir::{Collect, Range};
 use crate::jit::Jit;
 
-/// The rows of one chunk that passed.
+/// The rows of one chunk that passed, on the host.
 #[derive(Debug, Clone)]
 pub struct Collected {
-    /// How many passed.
+    /// How many rows come out.
     pub n_rows: usize,
-    /// Their numbers in the chunk, rising; `None` when every row passed.
+    /// The source's row of each, rising; `None` when every row passed. A pipeline that
+    /// probes has none: it gives out all columns itself.
     pub rows: Option<Vec<u32>>,
     /// What was computed for them.
     pub outputs: Vec<ArrayRef>,
@@ -31,9 +38,25 @@ pub struct Collected {
 pub struct CollectRun {
     context: Context,
     collect: Collect,
+    tables: Vec<JoinTable>,
     /// For chunks that the run loads itself.
     loader: Loader,
     last_kernel: Option<String>,
+}
+
+/// What a kernel wrote, still on the device.
+struct Written {
+    n_rows: usize,
+    /// Numbers of rows, when rows were left out.
+    rows: Option<DeviceBuffer>,
+    outputs: Vec<WrittenOutput>,
+}
+
+struct WrittenOutput {
+    shape: OutputShape,
+    values: DeviceBuffer,
+    /// One byte a row; empty when no value can be missing.
+    validity: DeviceBuffer,
 }
 
 impl CollectRun {
@@ -46,13 +69,21 @@ impl CollectRun {
         collect: Collect,
         known: Arc<HashMap<usize, Range>>,
     ) -> Result<CollectRun> {
-        let loader = Loader::new(&gpu, pool, collect.columns(), known)?;
+        let columns = source_columns(collect.columns());
+        let loader = Loader::new(&gpu, pool, columns, known)?;
         Ok(CollectRun {
             context: Context::new(gpu, jit)?,
             collect,
+            tables: Vec::new(),
             loader,
             last_kernel: None,
         })
+    }
+
+    /// Gives the run the tables that its steps probe, relation 1 first.
+    pub fn with_tables(mut self, tables: Vec<JoinTable>) -> CollectRun {
+        self.tables = tables;
+        self
     }
 
     /// The rows of one record batch that pass.
@@ -65,16 +96,38 @@ impl CollectRun {
 
     /// The rows of a chunk that is on the device already.
     pub fn collect_resident(&mut self, chunk: &DeviceChunk) -> Result<Collected> {
-        if u32::try_from(chunk.n_rows).is_err() {
-            return Err(Error::Unsupported("a chunk of more than 2^32 rows".into()));
+        let written = self.run(chunk)?;
+        self.read_home(&written)
+    }
+
+    /// As [`CollectRun::collect_resident`], but the outputs stay on the device, as
+    /// columns that are numbered from 0.
+    pub fn collect_to_device(&mut self, chunk: &DeviceChunk) -> Result<DeviceChunk> {
+        let written = self.run(chunk)?;
+        let n_rows = written.n_rows;
+        let mut columns = HashMap::with_capacity(written.outputs.len());
+        for (index, output) in written.outputs.into_iter().enumerate() {
+            let context = &mut self.context;
+            let validity = match output.shape.nullable {
+                true => Some(pack(context, &output.validity, n_rows)?),
+                false => None,
+            };
+            let bytes = n_rows * output.shape.stored_bytes();
+            let values = fitted(context, output.values, bytes)?;
+            let column = DeviceColumn::new(output.shape.column(), values, validity);
+            columns.insert(index, Arc::new(column));
         }
-        chunk.wait_on(&self.context.stream)?;
-        let kernel = generate_collect(&self.collect, &chunk.shapes()).map_err(unsupported)?;
-        let collected = self.launch(&kernel, chunk)?;
-        self.context.counts.rows += chunk.n_rows as u64;
-        self.context.counts.chunks += 1;
-        self.last_kernel = Some(kernel.name);
-        Ok(collected)
+        DeviceChunk::of_columns(&self.context.stream, columns, n_rows)
+    }
+
+    /// Copies column `index` of what [`CollectRun::collect_to_device`] left on the device
+    /// home.
+    pub fn read(&mut self, chunk: &DeviceChunk, index: usize) -> Result<ArrayRef> {
+        let output = self.collect.outputs.get(index);
+        let output = output.ok_or_else(|| Error::Internal(format!("no output {index}")))?;
+        let column = chunk.column(index)?;
+        self.context.counts.bytes_to_host += column.bytes() as u64;
+        read_column(&self.context.stream, column, chunk.n_rows, output.ty)
     }
 
     /// What was done so far.
@@ -87,66 +140,42 @@ impl CollectRun {
         self.last_kernel.as_deref()
     }
 
-    fn launch(&mut self, kernel: &CollectKernel, chunk: &DeviceChunk) -> Result<Collected> {
+    fn run(&mut self, chunk: &DeviceChunk) -> Result<Written> {
+        if u32::try_from(chunk.n_rows).is_err() {
+            return Err(Error::Unsupported("a chunk of more than 2^32 rows".into()));
+        }
         let context = &mut self.context;
-        let entry = context.kernel(&kernel.name, &kernel.text)?;
-        let n_rows = chunk.n_rows;
-        let n_tiles = n_rows.div_ceil(collect_tile_rows(context.rows_threads()));
-
-        let (gpu, stream) = (&context.gpu, &context.stream);
-        // Behind the tiles' words stands the number of rows that passed.
-        let tiles = DeviceBuffer::zeroed(gpu, stream, (n_tiles + 2) * 8)?;
-        let n_kept_at = (n_tiles + 1) * 8;
-        let n_numbers = if kernel.filters { n_rows } else { 0 };
-        let rows = DeviceBuffer::for_values::<u32>(gpu, n_numbers)?;
-        let mut params = ParameterBytes::default();
-        params.word(n_rows as u64);
-        params.word(context.fault_address());
-        if kernel.filters {
-            params.word(tiles.ptr().0);
-            params.word(tiles.at(n_kept_at).0);
-            params.word(rows.ptr().0);
-        }
-        let mut written = Vec::new();
-        for output in &kernel.outputs {
-            let values = DeviceBuffer::allocate(gpu, n_rows * output.stored_bytes())?;
-            let validity = DeviceBuffer::allocate(gpu, if output.nullable { n_rows } else { 0 })?;
-            params.pair(values.ptr().0, validity.ptr().0);
-            written.push((*output, values, validity));
-        }
-        for index in &kernel.columns {
-            let column = chunk.column(*index)?;
-            params.column(column);
-            context.counts.bytes_read += column.bytes() as u64;
-        }
-        params.constants(&kernel.parameters, &context.gpu, &context.stream)?;
-        let shape = context.rows_shape(&entry, n_tiles)?;
-        // SAFETY: the fields were appended in the order of the generated struct; all
-        // buffers and the chunk outlive the call, which waits for the kernel.
-        unsafe { context.run(&entry, shape, &params)? };
-
-        let stream = &context.stream;
-        let n_kept = match kernel.filters {
-            false => n_rows,
-            true => tiles
-                .read::<u64>(stream, n_kept_at, 1)?
-                .first()
-                .and_then(|n| usize::try_from(*n).ok())
-                .filter(|n| *n <= n_rows)
-                .ok_or_else(|| Error::Internal("more rows passed than there are".into()))?,
+        chunk.wait_on(&context.stream)?;
+        let rows = Relations {
+            source: chunk,
+            tables: &self.tables,
         };
-        let rows = match n_kept < n_rows {
-            true => Some(rows.read::<u32>(stream, 0, n_kept)?),
-            false => None,
+        let kernel = generate_collect(&self.collect, &rows.shapes(), &rows.table_shapes())
+            .map_err(unsupported)?;
+        let written = launch(context, &self.collect, &kernel, &rows)?;
+        context.counts.rows += chunk.n_rows as u64;
+        context.counts.chunks += 1;
+        self.last_kernel = Some(kernel.name);
+        Ok(written)
+    }
+
+    fn read_home(&mut self, written: &Written) -> Result<Collected> {
+        let context = &mut self.context;
+        let (stream, n_rows) = (&context.stream, written.n_rows);
+        let rows = match &written.rows {
+            Some(rows) => Some(rows.read::<u32>(stream, 0, n_rows)?),
+            None => None,
         };
         let mut to_host = 8 + rows.as_ref().map_or(0, |rows| rows.len() * 4);
-        let mut outputs = Vec::with_capacity(written.len());
-        for ((output, values, validity), expr) in written.iter().zip(&self.collect.outputs) {
+        let mut outputs = Vec::with_capacity(written.outputs.len());
+        for (output, expr) in written.outputs.iter().zip(&self.collect.outputs) {
             let column = WrittenColumn {
-                shape: *output,
-                values: values.read(stream, 0, n_kept * output.stored_bytes())?,
-                validity: match output.nullable {
-                    true => Some(validity.read(stream, 0, n_kept)?),
+                shape: output.shape,
+                values: output
+                    .values
+                    .read(stream, 0, n_rows * output.shape.stored_bytes())?,
+                validity: match output.shape.nullable {
+                    true => Some(output.validity.read(stream, 0, n_rows)?),
                     false => None,
                 },
             };
@@ -155,11 +184,104 @@ impl CollectRun {
         }
         context.counts.bytes_to_host += to_host as u64;
         Ok(Collected {
-            n_rows: n_kept,
+            n_rows,
             rows,
             outputs,
         })
     }
+}
+
+fn launch(
+    context: &mut Context,
+    collect: &Collect,
+    kernel: &CollectKernel,
+    rows: &Relations<'_>,
+) -> Result<Written> {
+    let entry = context.kernel(&kernel.name, &kernel.text)?;
+    let n_rows = rows.n_rows();
+    let n_tiles = n_rows.div_ceil(collect_tile_rows(context.rows_threads()));
+    let capacity = match kernel.mode {
+        CollectMode::All | CollectMode::Filtered => n_rows,
+        CollectMode::Expanded => count::rows_through(context, &collect.steps, rows)?,
+    };
+
+    let (gpu, stream) = (&context.gpu, &context.stream);
+    // Behind the tiles' words stands the number of rows that passed.
+    let tiles = DeviceBuffer::zeroed(gpu, stream, (n_tiles + 2) * 8)?;
+    let n_kept_at = (n_tiles + 1) * 8;
+    let filters = kernel.mode == CollectMode::Filtered;
+    let numbers = DeviceBuffer::for_values::<u32>(gpu, if filters { n_rows } else { 0 })?;
+    let mut params = ParameterBytes::default();
+    params.word(n_rows as u64);
+    params.word(context.fault_address());
+    if kernel.mode != CollectMode::All {
+        params.word(tiles.ptr().0);
+    }
+    if filters {
+        params.word(tiles.at(n_kept_at).0);
+        params.word(numbers.ptr().0);
+    }
+    let mut outputs = Vec::new();
+    for shape in &kernel.outputs {
+        let values = DeviceBuffer::allocate(gpu, capacity * shape.stored_bytes())?;
+        let validity = DeviceBuffer::allocate(gpu, if shape.nullable { capacity } else { 0 })?;
+        params.pair(values.ptr().0, validity.ptr().0);
+        outputs.push(WrittenOutput {
+            shape: *shape,
+            values,
+            validity,
+        });
+    }
+    rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
+    let shape = context.rows_shape(&entry, n_tiles)?;
+    // SAFETY: the fields were appended in the order of the generated struct; all
+    // buffers and the rows outlive the call, which waits for the kernel, and the outputs
+    // have a place for every row that it writes.
+    unsafe { context.run(&entry, shape, &params)? };
+
+    let n_written = match kernel.mode {
+        CollectMode::All | CollectMode::Expanded => capacity,
+        CollectMode::Filtered => tiles
+            .read::<u64>(&context.stream, n_kept_at, 1)?
+            .first()
+            .and_then(|n| usize::try_from(*n).ok())
+            .filter(|n| *n <= n_rows)
+            .ok_or_else(|| Error::Internal("more rows passed than there are".into()))?,
+    };
+    Ok(Written {
+        n_rows: n_written,
+        rows: (filters && n_written < n_rows).then_some(numbers),
+        outputs,
+    })
+}
+
+/// Validity bits of validity bytes.
+fn pack(context: &mut Context, bytes: &DeviceBuffer, n_rows: usize) -> Result<DeviceBuffer> {
+    let n_bytes = n_rows.div_ceil(8);
+    let bits = DeviceBuffer::allocate(&context.gpu, n_bytes)?;
+    if n_bytes == 0 {
+        return Ok(bits);
+    }
+    let entry = context.load("pack_bits", PACK_TEXT)?.kernel("pack_bits")?;
+    let mut params = ParameterBytes::default();
+    params.word(n_rows as u64);
+    params.word(bytes.ptr().0);
+    params.word(bits.ptr().0);
+    let shape = context.rows_shape(&entry, n_bytes.div_ceil(context.rows_threads() as usize))?;
+    // SAFETY: the fields are those of `pack_bits`; both buffers outlive the call.
+    unsafe { context.run(&entry, shape, &params)? };
+    Ok(bits)
+}
+
+/// The buffer's first bytes; copied when that frees at least half of it.
+fn fitted(context: &Context, buffer: DeviceBuffer, bytes: usize) -> Result<DeviceBuffer> {
+    if bytes * 2 > buffer.bytes() || bytes == 0 {
+        return Ok(buffer);
+    }
+    let fitted = DeviceBuffer::allocate(&context.gpu, bytes)?;
+    fitted.copy_from(&context.stream, 0, &buffer, 0..bytes)?;
+    context.stream.synchronize()?;
+    Ok(fitted)
 }
 
 fn unsupported(reason: Unsupported) -> Error {

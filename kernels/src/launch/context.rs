@@ -37,6 +37,23 @@ pub struct RunCounts {
     pub jit_ms: f64,
 }
 
+impl RunCounts {
+    /// The sums of two counts.
+    pub fn and(&self, other: &RunCounts) -> RunCounts {
+        RunCounts {
+            rows: self.rows + other.rows,
+            chunks: self.chunks + other.chunks,
+            bytes_read: self.bytes_read + other.bytes_read,
+            bytes_to_device: self.bytes_to_device + other.bytes_to_device,
+            bytes_to_host: self.bytes_to_host + other.bytes_to_host,
+            device_ms: self.device_ms + other.device_ms,
+            jit_compiled: self.jit_compiled + other.jit_compiled,
+            jit_cached: self.jit_cached + other.jit_cached,
+            jit_ms: self.jit_ms + other.jit_ms,
+        }
+    }
+}
+
 /// A device as one run uses it.
 #[derive(Debug)]
 pub(super) struct Context {

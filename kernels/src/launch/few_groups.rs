@@ -2,8 +2,8 @@
 
 use super::context::Context;
 use super::parameters::ParameterBytes;
+use super::relations::Relations;
 use crate::codegen::AggregateKernel;
-use crate::columns::DeviceChunk;
 use crate::error::Result;
 use crate::gpu::DeviceBuffer;
 
@@ -11,7 +11,7 @@ use crate::gpu::DeviceBuffer;
 pub(super) fn launch(
     context: &mut Context,
     kernel: &AggregateKernel,
-    chunk: &DeviceChunk,
+    rows: &Relations<'_>,
 ) -> Result<Vec<u64>> {
     let entry = context.kernel(&kernel.name, &kernel.text)?;
     let mut initial = Vec::with_capacity(kernel.n_groups * kernel.n_words);
@@ -22,18 +22,15 @@ pub(super) fn launch(
     }
     let state = DeviceBuffer::from_slice(&context.gpu, &context.stream, &initial)?;
     let mut params = ParameterBytes::default();
-    params.word(chunk.n_rows as u64);
+    params.word(rows.n_rows() as u64);
     params.word(context.fault_address());
     params.word(state.ptr().0);
-    for index in &kernel.columns {
-        let column = chunk.column(*index)?;
-        params.column(column);
-        context.counts.bytes_read += column.bytes() as u64;
-    }
-    params.constants(&kernel.parameters, &context.gpu, &context.stream)?;
-    let shape = context.shape(&entry, chunk.n_rows, |threads| kernel.shared_bytes(threads))?;
+    rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
+    let shape = context.shape(&entry, rows.n_rows(), |threads| {
+        kernel.shared_bytes(threads)
+    })?;
     // SAFETY: the fields were appended in the order of the generated struct; state and
-    // chunk outlive the call, which waits for the kernel.
+    // rows outlive the call, which waits for the kernel.
     unsafe { context.run(&entry, shape, &params)? };
     let words: Vec<u64> = state.to_vec(&context.stream)?;
     context.counts.bytes_to_host += words.len() as u64 * 8;

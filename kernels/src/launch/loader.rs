@@ -34,6 +34,11 @@ pub struct StagedBatch {
 }
 
 impl StagedBatch {
+    /// Columns that are laid out already, by the numbers that they get on the device.
+    pub fn new(columns: HashMap<usize, StagedColumn>, n_rows: usize) -> StagedBatch {
+        StagedBatch { columns, n_rows }
+    }
+
     /// Bytes that it will take on the device.
     pub fn bytes(&self) -> usize {
         self.columns.values().map(StagedColumn::bytes).sum()

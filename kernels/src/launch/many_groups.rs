@@ -2,9 +2,9 @@
 
 use super::context::Context;
 use super::parameters::ParameterBytes;
+use super::relations::Relations;
 use super::totals::{Number, decode};
 use crate::codegen::{CallState, KeyWords, ManyGroupsKernel, rehash_kernel};
-use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceBuffer;
 use crate::ir::Function;
@@ -47,13 +47,15 @@ impl GroupTable {
         })
     }
 
-    /// Adds a chunk. Every row may be a group of its own, so room for that is made
-    /// before the launch and nothing can overflow during it.
+    /// Adds a chunk, of which at most `rows_max` rows come through the steps. Each may
+    /// be a group of its own, so room for that is made before the launch and nothing
+    /// can overflow during it.
     pub(super) fn add(
         &mut self,
         context: &mut Context,
         kernel: &ManyGroupsKernel,
-        chunk: &DeviceChunk,
+        rows: &Relations<'_>,
+        rows_max: usize,
     ) -> Result<()> {
         if kernel.keys != self.keys || kernel.key_words + kernel.state_words != self.row_words {
             return Err(Error::Internal(
@@ -61,20 +63,15 @@ impl GroupTable {
             ));
         }
         let entry = context.kernel(&kernel.name, &kernel.text)?;
-        self.make_room(context, self.n_groups_host + chunk.n_rows)?;
+        self.make_room(context, self.n_groups_host.saturating_add(rows_max))?;
         let mut params = ParameterBytes::default();
-        params.word(chunk.n_rows as u64);
+        params.word(rows.n_rows() as u64);
         params.word(context.fault_address());
         self.push_reference(&mut params);
-        for index in &kernel.columns {
-            let column = chunk.column(*index)?;
-            params.column(column);
-            context.counts.bytes_read += column.bytes() as u64;
-        }
-        params.constants(&kernel.parameters, &context.gpu, &context.stream)?;
-        let shape = context.shape(&entry, chunk.n_rows, |_| 0)?;
+        rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
+        let shape = context.shape(&entry, rows.n_rows(), |_| 0)?;
         // SAFETY: the fields were appended in the order of the generated struct; table
-        // and chunk outlive the call, which waits for the kernel.
+        // and rows outlive the call, which waits for the kernel.
         unsafe { context.run(&entry, shape, &params)? };
         let n_groups: Vec<u32> = self.n_groups.to_vec(&context.stream)?;
         self.n_groups_host = n_groups.first().copied().unwrap_or(0) as usize;

@@ -3,16 +3,20 @@
 mod aggregate;
 mod collect;
 mod context;
+mod count;
 mod few_groups;
+mod join;
 mod loader;
 mod many_groups;
 mod parameters;
+mod relations;
 mod sort;
 mod totals;
 
 pub use aggregate::{AggregateRun, Groups};
 pub use collect::{CollectRun, Collected};
 pub use context::RunCounts;
+pub use join::JoinTable;
 pub use loader::{Loader, StagedBatch};
 pub use sort::{SORT_ROWS_MAX, Sorted, sort};
 pub use totals::{GroupTotals, Number, Totals};

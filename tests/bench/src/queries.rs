@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::ir::{Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Type};
+use kernels::ir::{Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Step, Type};
 
 use crate::data::column;
 
@@ -87,7 +87,7 @@ pub fn q6() -> Query {
     Query {
         name: "Q6",
         aggregate: Aggregate {
-            filter: Some(filter),
+            steps: Step::filter(Some(filter)),
             keys: vec![],
             calls: vec![sum(revenue)],
         },
@@ -124,7 +124,11 @@ pub fn q1() -> Query {
     Query {
         name: "Q1",
         aggregate: Aggregate {
-            filter: Some(is(BinaryOp::LessOrEqual, shipdate(), day(10471))),
+            steps: vec![Step::Filter(is(
+                BinaryOp::LessOrEqual,
+                shipdate(),
+                day(10471),
+            ))],
             keys: vec![
                 Expr::column(column::FLAG, flag, false),
                 Expr::column(column::STATUS, flag, false),
@@ -152,7 +156,11 @@ pub fn orders() -> Query {
     Query {
         name: "orders",
         aggregate: Aggregate {
-            filter: Some(is(BinaryOp::GreaterOrEqual, shipdate(), day(9131))),
+            steps: vec![Step::Filter(is(
+                BinaryOp::GreaterOrEqual,
+                shipdate(),
+                day(9131),
+            ))],
             keys: vec![Expr::column(column::ORDERKEY, Type::I64, false)],
             calls: vec![sum(money(column::PRICE))],
         },

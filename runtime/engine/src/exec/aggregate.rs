@@ -17,16 +17,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
 };
@@ -36,16 +35,19 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 use kernels::budget::Budget;
-use kernels::codegen::columns_of;
+use kernels::columns::stage;
 use kernels::ir::{Aggregate, Range};
-use kernels::launch::{AggregateRun, Groups, Loader, Number, RunCounts};
+use kernels::launch::{AggregateRun, Groups, Loader, Number, StagedBatch};
 
+use super::codes::{Codes, Texts, Wanted, encode, internal};
+use super::collect::GpuCollectExec;
 use super::dictionary::{Dictionary, Encoder};
-use super::failure::Failure;
+use super::failure::{Failure, add_counts, fallback, refused, run_original};
 use super::feed::{Consumer, feed};
-use super::{Device, finish};
-use crate::error::Error;
-use crate::report::{Fallback, FallbackTime, PipelineReport};
+use super::relation::{MEMORY_WAIT, blocking, relation, tables};
+use super::{Device, finish, replaced};
+use crate::lower::{DerivedText, Joined, LateValues};
+use crate::report::{Fallback, PipelineReport};
 
 /// How one output column is made of the pipeline's calls.
 #[derive(Debug, Clone)]
@@ -77,13 +79,16 @@ pub enum Outcome {
 pub struct AggregatePipeline {
     /// Where it reads from.
     pub source: Arc<dyn ExecutionPlan>,
+    /// What it probes.
+    pub joined: Vec<Joined>,
     /// What it computes.
     pub aggregate: Aggregate,
-    /// Source columns that are text keys. Their codes are columns after the source's
-    /// own, in this order.
-    pub encoded: Vec<usize>,
-    /// For each key, the source column whose dictionary decodes it.
-    pub key_dictionaries: Vec<Option<usize>>,
+    /// Text columns that are keys.
+    pub codes: Codes,
+    /// For each key that is text, the number of its codes.
+    pub key_codes: Vec<Option<usize>>,
+    /// Constants that are known when it starts.
+    pub late: LateValues,
     /// How the columns after the keys are made.
     pub outputs: Vec<Output>,
     /// The operators in the pipeline, top first.
@@ -165,7 +170,10 @@ impl ExecutionPlan for GpuAggregateExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.pipeline.source]
+        let joined = self.pipeline.joined.iter().map(|joined| &joined.plan);
+        std::iter::once(&self.pipeline.source)
+            .chain(joined)
+            .collect()
     }
 
     fn apply_expressions(
@@ -181,13 +189,13 @@ impl ExecutionPlan for GpuAggregateExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [source] = <[_; 1]>::try_from(children)
-            .map_err(|_| DataFusionError::Internal("GpuAggregateExec has one child".into()))?;
+        let (source, joined) = replaced(children, &self.pipeline.joined)?;
         Ok(Arc::new(GpuAggregateExec::new(
             self.device.clone(),
             Arc::clone(&self.original),
             AggregatePipeline {
                 source,
+                joined,
                 ..self.pipeline.clone()
             },
             self.allow_fallback,
@@ -230,28 +238,10 @@ impl ExecutionPlan for GpuAggregateExec {
                     Ok(futures::stream::iter([Ok(batch)]).boxed())
                 }
                 Err(Failure::User(error)) => Err(error),
-                Err(Failure::Device(reason)) if !allow_fallback => {
-                    let what = format!(
-                        "{} cannot run on the GPU: {}",
-                        original.name(),
-                        reason.message
-                    );
-                    Err(DataFusionError::External(Box::new(
-                        Error::FallbackRefused { what },
-                    )))
-                }
+                Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
                 Err(Failure::Device(reason)) => {
-                    let fallback = Fallback {
-                        node: original.name().to_string(),
-                        when: FallbackTime::Run,
-                        reason,
-                        rows: None,
-                        cpu_ms: None,
-                    };
-                    record(&outcome, Outcome::FellBack(fallback));
-                    let whole: Arc<dyn ExecutionPlan> =
-                        Arc::new(CoalescePartitionsExec::new(original));
-                    Ok(whole.execute(0, context)?.boxed())
+                    record(&outcome, Outcome::FellBack(fallback(&original, reason)));
+                    Ok(run_original(original, None, context)?.boxed())
                 }
             }
         })
@@ -287,71 +277,102 @@ impl Job {
         context: Arc<TaskContext>,
     ) -> Result<(RecordBatch, PipelineReport), Failure> {
         let (device, pipeline) = (&self.device, &self.pipeline);
+        let late = pipeline.late.values()?;
+        let aggregate = pipeline.aggregate.map(&|expr| expr.with_late(&late));
+        let columns = aggregate.columns();
+        let (joined, codes) = (&pipeline.joined, &pipeline.codes);
+        let tables = tables(joined, &columns, codes, &late, device, &context).await?;
+        let wanted = Codes::wanted(&columns, 0);
         let run = AggregateRun::new(
             Arc::clone(&device.gpu),
             Arc::clone(&device.jit),
             &device.pinned,
-            pipeline.aggregate.clone(),
+            aggregate,
             Arc::clone(&pipeline.known),
-        )?;
-        let encoded = pipeline.encoded.iter();
-        let shared = Arc::new(Shared {
-            run: Mutex::new(run),
-            dictionaries: encoded.map(|column| (*column, Arc::default())).collect(),
-            staging_us: AtomicU64::new(0),
-            retries: AtomicU64::new(0),
-        });
-        feed(&pipeline.source, &context, device, || {
-            Partition::new(device, pipeline, &shared)
-        })
-        .await?;
-        let shared = Arc::into_inner(shared)
-            .ok_or_else(|| DataFusionError::Internal("a partition is still running".into()))?;
-        let run = shared
-            .run
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
+        )?
+        .with_tables(tables.tables);
+        let mut texts = tables.texts;
         let mut report = PipelineReport {
-            kernel: run.kernel_name().unwrap_or_default().to_string(),
             operators: pipeline.operators.clone(),
             device: device.name(),
-            staging_ms: shared.staging_us.into_inner() as f64 / 1e3,
-            retries: shared.retries.into_inner(),
+            staging_ms: tables.staging_ms,
             ..PipelineReport::default()
         };
-        let bandwidth = device.gpu.info().bandwidth_bytes_per_s;
-        let texts = shared.dictionaries.iter();
-        let texts = texts
-            .map(|(column, texts)| (*column, texts.texts()))
-            .collect();
-        let (batch, counts) = tokio::task::spawn_blocking(move || {
+        let source = pipeline.source.downcast_ref::<GpuCollectExec>();
+        let run = if source.is_some_and(GpuCollectExec::has_device_form) {
+            let known = Arc::clone(&pipeline.known);
+            let rows = relation(&pipeline.source, wanted, codes, known, device, &context).await?;
+            texts.extend(rows.texts);
+            report.staging_ms += rows.staging_ms;
+            add_counts(&mut report, rows.counts, device);
+            let permit = device.admission.acquire().await;
+            let (rows, mut run) = (rows.rows, run);
+            blocking(move || {
+                let _permit = permit;
+                run.add_resident(&rows)?;
+                Ok(run)
+            })
+            .await?
+        } else {
+            self.stream(run, wanted, &context, &mut texts, &mut report)
+                .await?
+        };
+        report.kernel = run.kernel_name().unwrap_or_default().to_string();
+        let device = self.device.clone();
+        let (batch, counts) = blocking(move || {
             let (groups, counts) = run.finish()?;
-            Ok::<_, Failure>((self.finish(&groups, &texts)?, counts))
+            Ok((self.finish(&groups, &texts)?, counts))
         })
-        .await
-        .map_err(|error| {
-            DataFusionError::Internal(format!("the result was not read: {error}"))
-        })??;
-        add_counts(&mut report, counts);
-        if let Some(bandwidth) = bandwidth {
-            report.ideal_ms = report.bytes_read as f64 / bandwidth * 1e3;
-        }
+        .await?;
+        add_counts(&mut report, counts.and(&tables.counts), &device);
         report.rows_out = batch.num_rows() as u64;
         Ok((batch, report))
     }
 
-    /// The result's columns: keys, then one for each output.
-    fn finish(
+    /// Adds the source chunk by chunk, all its partitions at the same time.
+    async fn stream(
         &self,
-        groups: &Groups,
-        texts: &BTreeMap<usize, Vec<Arc<str>>>,
-    ) -> Result<RecordBatch> {
+        run: AggregateRun,
+        wanted: Vec<(usize, Wanted)>,
+        context: &Arc<TaskContext>,
+        texts: &mut Texts,
+        report: &mut PipelineReport,
+    ) -> Result<AggregateRun, Failure> {
+        let (device, pipeline) = (&self.device, &self.pipeline);
+        let of_codes = wanted.iter().filter_map(|(_, wanted)| match wanted {
+            Wanted::Codes(number) => Some((*number, Arc::default())),
+            Wanted::Own(_) => None,
+        });
+        let shared = Arc::new(Shared {
+            run: Mutex::new(run),
+            dictionaries: of_codes.collect(),
+            staging_us: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+        });
+        feed(&pipeline.source, context, device, || {
+            Partition::new(device, pipeline, &wanted, &shared)
+        })
+        .await?;
+        let shared = Arc::into_inner(shared)
+            .ok_or_else(|| DataFusionError::Internal("a partition is still running".into()))?;
+        let own = shared.dictionaries.iter();
+        texts.extend(own.map(|(number, texts)| (*number, texts.texts())));
+        report.staging_ms += shared.staging_us.into_inner() as f64 / 1e3;
+        report.retries += shared.retries.into_inner();
+        Ok(shared
+            .run
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The result's columns: keys, then one for each output.
+    fn finish(&self, groups: &Groups, texts: &Texts) -> Result<RecordBatch> {
         let n_keys = self.pipeline.aggregate.keys.len();
         let mut columns: Vec<ArrayRef> = Vec::new();
         for (index, field) in self.schema.fields().iter().enumerate() {
             let data_type = field.data_type();
             let dictionary = (index < n_keys)
-                .then(|| self.pipeline.key_dictionaries[index].and_then(|c| texts.get(&c)))
+                .then(|| self.pipeline.key_codes[index].and_then(|c| texts.get(&c)))
                 .flatten();
             let numbers = 0..groups.len();
             columns.push(match dictionary {
@@ -404,11 +425,11 @@ impl Job {
 }
 
 /// The text of a dictionary code.
-fn text(code: Option<Number>, texts: &[Arc<str>]) -> Result<Option<&str>> {
+fn text(code: Option<Number>, texts: &StringArray) -> Result<Option<&str>> {
     match code {
         None => Ok(None),
-        Some(Number::Integer(code)) => match usize::try_from(code).map(|code| texts.get(code)) {
-            Ok(Some(text)) => Ok(Some(text)),
+        Some(Number::Integer(code)) => match usize::try_from(code) {
+            Ok(code) if code < texts.len() => Ok(Some(texts.value(code))),
             _ => Err(DataFusionError::Internal(format!(
                 "dictionary code {code} does not exist"
             ))),
@@ -419,9 +440,6 @@ fn text(code: Option<Number>, texts: &[Arc<str>]) -> Result<Option<&str>> {
     }
 }
 
-/// How long a chunk waits for device memory that others hold before it is split.
-const MEMORY_WAIT: Duration = Duration::from_secs(30);
-
 /// A chunk of this many rows is not split further when device memory is short.
 const SPLIT_ROWS_MIN: usize = 1 << 10;
 
@@ -430,76 +448,87 @@ struct Partition {
     shared: Arc<Shared>,
     loader: Loader,
     budget: Budget,
-    /// Source column and its codes.
-    encoders: Vec<(usize, Encoder)>,
+    known: Arc<HashMap<usize, Range>>,
+    /// The columns and their numbers on the device.
+    wanted: Vec<(usize, Wanted)>,
+    /// What the codes of each number stand for.
+    encoders: HashMap<usize, (DerivedText, Encoder)>,
 }
 
 impl Partition {
     fn new(
         device: &Device,
         pipeline: &AggregatePipeline,
+        wanted: &[(usize, Wanted)],
         shared: &Arc<Shared>,
     ) -> Result<Partition, Failure> {
-        let columns = columns_of(&pipeline.aggregate);
-        let known = Arc::clone(&pipeline.known);
-        let encoders = pipeline.encoded.iter().filter_map(|column| {
-            let dictionary = shared.dictionaries.get(column)?;
-            Some((*column, Encoder::new(dictionary)))
+        let encoders = shared.dictionaries.iter().map(|(number, dictionary)| {
+            let text = pipeline.codes.text(*number)?;
+            Ok((*number, (text, Encoder::new(dictionary))))
         });
         Ok(Partition {
             shared: Arc::clone(shared),
-            loader: Loader::new(&device.gpu, &device.pinned, columns, known)?,
+            loader: Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?,
             budget: device.budget.clone(),
-            encoders: encoders.collect(),
+            known: Arc::clone(&pipeline.known),
+            wanted: wanted.to_vec(),
+            encoders: encoders.collect::<Result<_>>()?,
         })
     }
 
-    /// Appends the codes of text keys, in the order of `AggregatePipeline::encoded`.
-    fn encode(&mut self, batch: RecordBatch) -> Result<RecordBatch> {
-        if self.encoders.is_empty() {
-            return Ok(batch);
+    /// Lays the columns out, with the codes of text keys.
+    fn stage(&mut self, chunk: &RecordBatch) -> Result<StagedBatch, Failure> {
+        let mut columns = HashMap::new();
+        for (number, wanted) in &self.wanted {
+            let staged = match wanted {
+                Wanted::Own(index) => stage(chunk.column(*index), self.known.get(index).copied()),
+                Wanted::Codes(of) => {
+                    let (text, encoder) = self
+                        .encoders
+                        .get_mut(of)
+                        .ok_or_else(|| internal(format!("codes {of} have no texts")))?;
+                    stage(&encode(encoder, text, chunk.column(text.column))?, None)
+                }
+            };
+            let staged = staged.map_err(|e| kernels::error::Error::Unsupported(e.message))?;
+            columns.insert(*number, staged);
         }
-        let schema = batch.schema();
-        let mut fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone()).collect();
-        let mut columns = batch.columns().to_vec();
-        for (index, encoder) in &mut self.encoders {
-            let array: &dyn Array = batch.column(*index).as_ref();
-            columns.push(encoder.encode(array));
-            let name = format!("codes of {}", fields[*index].name());
-            fields.push(Field::new(name, DataType::Int32, true));
-        }
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let schema = Arc::new(Schema::new(fields));
-        Ok(RecordBatch::try_new_with_options(
-            schema, columns, &options,
-        )?)
+        Ok(StagedBatch::new(columns, chunk.num_rows()))
+    }
+
+    fn staged(&mut self, chunk: &RecordBatch) -> Result<StagedBatch, Failure> {
+        let started = Instant::now();
+        let staged = self.stage(chunk)?;
+        let staging_us = started.elapsed().as_micros() as u64;
+        self.shared
+            .staging_us
+            .fetch_add(staging_us, Ordering::Relaxed);
+        Ok(staged)
     }
 
     /// Adds a chunk; in halves when device memory is short.
-    fn add(&mut self, chunk: &RecordBatch) -> Result<(), Failure> {
-        let error = match self.add_whole(chunk) {
+    fn add_split(&mut self, chunk: &RecordBatch, staged: StagedBatch) -> Result<(), Failure> {
+        let error = match self.add_staged(&staged) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
+        drop(staged);
         let n_rows = chunk.num_rows();
         if error.out_of_memory().is_none() || n_rows <= SPLIT_ROWS_MIN {
             return Err(error.into());
         }
         self.shared.retries.fetch_add(1, Ordering::Relaxed);
         let half = n_rows / 2;
-        self.add(&chunk.slice(0, half))?;
-        self.add(&chunk.slice(half, n_rows - half))
+        for part in [chunk.slice(0, half), chunk.slice(half, n_rows - half)] {
+            let staged = self.staged(&part)?;
+            self.add_split(&part, staged)?;
+        }
+        Ok(())
     }
 
-    fn add_whole(&mut self, chunk: &RecordBatch) -> kernels::error::Result<()> {
-        let started = Instant::now();
-        let staged = self.loader.stage(chunk)?;
-        let staging_us = started.elapsed().as_micros() as u64;
-        self.shared
-            .staging_us
-            .fetch_add(staging_us, Ordering::Relaxed);
+    fn add_staged(&mut self, staged: &StagedBatch) -> kernels::error::Result<()> {
         let _reserved = self.budget.reserve_or_wait(staged.bytes(), MEMORY_WAIT)?;
-        let copied = self.loader.upload(&staged)?;
+        let copied = self.loader.upload(staged)?;
         let mut run = self
             .shared
             .run
@@ -510,20 +539,14 @@ impl Partition {
 }
 
 impl Consumer for Partition {
-    fn take(&mut self, chunk: RecordBatch) -> Result<(), Failure> {
-        let chunk = self.encode(chunk)?;
-        self.add(&chunk)
-    }
-}
+    type LaidOut = (RecordBatch, StagedBatch);
 
-fn add_counts(report: &mut PipelineReport, counts: RunCounts) {
-    report.rows_in = counts.rows;
-    report.chunks = counts.chunks;
-    report.bytes_read = counts.bytes_read;
-    report.device_ms = counts.device_ms;
-    report.jit_compiled = counts.jit_compiled;
-    report.jit_cached = counts.jit_cached;
-    report.jit_ms = counts.jit_ms;
-    report.bytes_to_device = counts.bytes_to_device;
-    report.bytes_to_host = counts.bytes_to_host;
+    fn lay_out(&mut self, chunk: RecordBatch) -> Result<Self::LaidOut, Failure> {
+        let staged = self.staged(&chunk)?;
+        Ok((chunk, staged))
+    }
+
+    fn add(&mut self, (chunk, staged): Self::LaidOut) -> Result<(), Failure> {
+        self.add_split(&chunk, staged)
+    }
 }

@@ -1,4 +1,6 @@
-//! Filter and project as one GPU pipeline that gives rows back.
+//! Filter, project and join as one GPU pipeline that gives rows back.
+//!
+//! Streamed, when there is no join and the rows come from the host:
 //!
 //! ```text
 //!   source partition (CPU plan)
@@ -13,36 +15,54 @@
 //! Arrow type. Each partition of the source is one of the node. A chunk's rows are
 //! emitted when the chunk is done; the CPU subtree can take over a partition only
 //! while nothing of it was emitted.
+//!
+//! Whole, when there are joins, or when another GPU node reads the result:
+//!
+//! ```text
+//!   relations 1.. ── tables ─┐
+//!   source, all rows ────────┴─ device: all output columns ─┬─ stay there
+//!                                                           └─ record batches
+//! ```
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
 use arrow::compute::{concat_batches, take};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
 };
-use datafusion::physical_plan::stream::RecordBatchReceiverStream;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PhysicalExpr,
-    PlanProperties,
+use datafusion::physical_plan::stream::{
+    EmptyRecordBatchStream, RecordBatchReceiverStream, RecordBatchStreamAdapter,
 };
-use futures::StreamExt;
-use kernels::ir::{Collect, Range};
-use kernels::launch::CollectRun;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    PhysicalExpr, PlanProperties,
+};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use kernels::budget::Reservation;
+use kernels::columns::{DeviceChunk, DeviceColumn, read_column, type_of};
+use kernels::gpu::Stream;
+use kernels::ir::{Collect, Expr, IntWidth, Range, Type};
+use kernels::launch::{CollectRun, RunCounts};
 use tokio::sync::mpsc::Sender;
 
-use super::Device;
 use super::aggregate::Outcome;
+use super::codes::{Codes, Texts, internal};
 use super::failure::{Failure, add_counts, fallback, refused, run_original};
 use super::feed::CHUNK_ROWS;
+use super::relation::{blocking, relation, tables, text_of};
+use super::{Device, gpu_node, replaced};
+use crate::lower::{Joined, LateValues};
 use crate::report::PipelineReport;
 
 /// Where one output column comes from.
@@ -54,17 +74,40 @@ pub enum Taken {
     Constant(ScalarValue),
     /// An output of the pipeline.
     Computed(usize),
+    /// Text whose codes are an output of the pipeline.
+    Text {
+        /// The output.
+        computed: usize,
+        /// The number of the codes.
+        codes: usize,
+    },
+}
+
+/// What the device computes, and how the node's columns are made of it.
+#[derive(Debug, Clone)]
+pub struct CollectForm {
+    /// What is computed.
+    pub collect: Collect,
+    /// Where each output column comes from.
+    pub outputs: Vec<Taken>,
 }
 
 /// What a collect node computes, lowered.
 #[derive(Debug, Clone)]
 pub struct CollectPipeline {
-    /// Where it reads from, with as many partitions.
+    /// Where it reads from.
     pub source: Arc<dyn ExecutionPlan>,
-    /// What it computes.
-    pub collect: Collect,
-    /// Where each output column comes from.
-    pub outputs: Vec<Taken>,
+    /// What it probes.
+    pub joined: Vec<Joined>,
+    /// Partition by partition, if it can be: without joins.
+    pub streamed: Option<CollectForm>,
+    /// All rows at once with every column from the device, if every column has a device
+    /// form.
+    pub whole: Option<CollectForm>,
+    /// Text columns that the whole form has codes of.
+    pub codes: Codes,
+    /// Constants that are known when it starts.
+    pub late: LateValues,
     /// The most rows of a partition.
     pub fetch: Option<usize>,
     /// The operators in the pipeline, top first.
@@ -73,7 +116,7 @@ pub struct CollectPipeline {
     pub known: Arc<HashMap<usize, Range>>,
 }
 
-/// Filters and projections that run on the GPU.
+/// Filters, projections and joins that run on the GPU.
 #[derive(Debug)]
 pub struct GpuCollectExec {
     device: Device,
@@ -94,13 +137,22 @@ impl GpuCollectExec {
         pipeline: CollectPipeline,
         allow_fallback: bool,
     ) -> GpuCollectExec {
-        // Rows keep their order and their partition, so what holds above does too.
-        let properties = PlanProperties::new(
-            original.equivalence_properties().clone(),
-            original.output_partitioning().clone(),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
+        let properties = if pipeline.streamed.is_some() {
+            // Rows keep their order and their partition, so what holds above does too.
+            PlanProperties::new(
+                original.equivalence_properties().clone(),
+                original.output_partitioning().clone(),
+                EmissionType::Incremental,
+                Boundedness::Bounded,
+            )
+        } else {
+            PlanProperties::new(
+                EquivalenceProperties::new(original.schema()),
+                Partitioning::UnknownPartitioning(1),
+                EmissionType::Final,
+                Boundedness::Bounded,
+            )
+        };
         GpuCollectExec {
             device,
             original,
@@ -119,6 +171,11 @@ impl GpuCollectExec {
     /// The operators that run in the pipeline, top first.
     pub fn operators(&self) -> &[String] {
         &self.pipeline.operators
+    }
+
+    /// Whether all its columns can stay on the device.
+    pub fn has_device_form(&self) -> bool {
+        self.pipeline.whole.is_some()
     }
 
     /// What the last execution did; `None` before a partition is done.
@@ -151,11 +208,16 @@ impl ExecutionPlan for GpuCollectExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.pipeline.source]
+        let joined = self.pipeline.joined.iter().map(|joined| &joined.plan);
+        std::iter::once(&self.pipeline.source)
+            .chain(joined)
+            .collect()
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+        let mut kept = vec![false; 1 + self.pipeline.joined.len()];
+        kept[0] = self.pipeline.streamed.is_some();
+        kept
     }
 
     fn apply_expressions(
@@ -171,13 +233,13 @@ impl ExecutionPlan for GpuCollectExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [source] = <[_; 1]>::try_from(children)
-            .map_err(|_| DataFusionError::Internal("GpuCollectExec has one child".into()))?;
+        let (source, joined) = replaced(children, &self.pipeline.joined)?;
         Ok(Arc::new(GpuCollectExec::new(
             self.device.clone(),
             Arc::clone(&self.original),
             CollectPipeline {
                 source,
+                joined,
                 ..self.pipeline.clone()
             },
             self.allow_fallback,
@@ -199,6 +261,11 @@ impl ExecutionPlan for GpuCollectExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
+        let is_fed_by_gpu = gpu_node(&self.pipeline.source).is_some_and(|node| node.is_collect);
+        let form = match &self.pipeline.streamed {
+            Some(form) if !(is_fed_by_gpu && self.has_device_form()) => form.clone(),
+            _ => return self.execute_whole(partition, context),
+        };
         let source = self.pipeline.source.output_partitioning().partition_count();
         let own = self.properties.output_partitioning().partition_count();
         if source != own {
@@ -213,7 +280,9 @@ impl ExecutionPlan for GpuCollectExec {
                 .source
                 .execute(partition, Arc::clone(&context))?,
             schema: self.schema(),
+            late: self.pipeline.late.values()?,
             pipeline: self.pipeline.clone(),
+            form,
             batch_rows: context.session_config().batch_size().max(1),
         };
         let original = Arc::clone(&self.original);
@@ -247,6 +316,210 @@ impl ExecutionPlan for GpuCollectExec {
     }
 }
 
+impl GpuCollectExec {
+    /// Computes all rows; they stay on the device.
+    pub fn run_on_device<'a>(
+        &'a self,
+        context: &'a Arc<TaskContext>,
+    ) -> BoxFuture<'a, Result<Left, Failure>> {
+        // Boxed: a source of this node may be a node of its kind.
+        self.compute(context).boxed()
+    }
+
+    async fn compute(&self, context: &Arc<TaskContext>) -> Result<Left, Failure> {
+        let (device, pipeline) = (&self.device, &self.pipeline);
+        let form = pipeline
+            .whole
+            .clone()
+            .ok_or_else(|| internal("a collect without a device form".to_string()))?;
+        let late = pipeline.late.values()?;
+        let collect = form.collect.map(&|expr| expr.with_late(&late));
+        let columns = collect.columns();
+        let tables = tables(
+            &pipeline.joined,
+            &columns,
+            &pipeline.codes,
+            &late,
+            device,
+            context,
+        );
+        let rows = relation(
+            &pipeline.source,
+            Codes::wanted(&columns, 0),
+            &pipeline.codes,
+            Arc::clone(&pipeline.known),
+            device,
+            context,
+        );
+        let (tables, rows) = futures::future::try_join(tables, rows).await?;
+        let permit = device.admission.acquire().await;
+        let (device, fetch, schema) = (device.clone(), pipeline.fetch, self.schema());
+        let mut texts = rows.texts;
+        texts.extend(tables.texts);
+        let (run, chunk) = blocking(move || {
+            let _permit = permit;
+            let (gpu, jit) = (Arc::clone(&device.gpu), Arc::clone(&device.jit));
+            let run = CollectRun::new(gpu, jit, &device.pinned, collect, Arc::default())?;
+            let mut run = run.with_tables(tables.tables);
+            let chunk = run.collect_to_device(&rows.rows)?;
+            Ok((run, chunk))
+        })
+        .await?;
+        let left = Left {
+            n_rows: fetch.map_or(chunk.n_rows, |fetch| fetch.min(chunk.n_rows)),
+            counts: run.counts().and(&tables.counts).and(&rows.counts),
+            staging_ms: tables.staging_ms + rows.staging_ms,
+            reserved: Vec::new(),
+            outputs: form.outputs,
+            schema,
+            texts,
+            chunk,
+        };
+        let mut report = PipelineReport {
+            operators: pipeline.operators.clone(),
+            device: self.device.name(),
+            kernel: run.kernel_name().unwrap_or_default().to_string(),
+            staging_ms: left.staging_ms,
+            rows_out: left.n_rows as u64,
+            ..PipelineReport::default()
+        };
+        add_counts(&mut report, left.counts, &self.device);
+        add_outcome(&self.outcome, Outcome::Ran(report));
+        // Whoever goes on counts only what is done from here on.
+        Ok(Left {
+            counts: RunCounts::default(),
+            staging_ms: 0.0,
+            ..left
+        })
+    }
+
+    fn execute_whole(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let schema = self.schema();
+        if partition > 0 {
+            // All rows come from partition 0; a streamed form has as many as its source.
+            return Ok(Box::pin(EmptyRecordBatchStream::new(schema)));
+        }
+        let batch_rows = context.session_config().batch_size().max(1);
+        let node = Arc::new(GpuCollectExec {
+            device: self.device.clone(),
+            original: Arc::clone(&self.original),
+            pipeline: self.pipeline.clone(),
+            allow_fallback: self.allow_fallback,
+            properties: Arc::clone(&self.properties),
+            outcome: Arc::clone(&self.outcome),
+        });
+        let stream = futures::stream::once(async move {
+            let rows = match node.run_on_device(&context).await {
+                Ok(left) => blocking(move || left.batch()).await,
+                Err(failure) => Err(failure),
+            };
+            match rows {
+                Ok(batch) => {
+                    let n_rows = batch.num_rows();
+                    let firsts = (0..n_rows).step_by(batch_rows);
+                    let parts = firsts
+                        .map(move |first| Ok(batch.slice(first, batch_rows.min(n_rows - first))));
+                    Ok(futures::stream::iter(parts).boxed())
+                }
+                Err(Failure::User(error)) => Err(error),
+                Err(Failure::Device(reason)) if !node.allow_fallback => {
+                    Err(refused(&node.original, &reason))
+                }
+                Err(Failure::Device(reason)) => {
+                    let fell = Outcome::FellBack(fallback(&node.original, reason));
+                    add_outcome(&node.outcome, fell);
+                    let original = Arc::clone(&node.original);
+                    Ok(run_original(original, None, context)?.boxed())
+                }
+            }
+        })
+        .try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+    }
+}
+
+/// What a collect left on the device.
+#[derive(Debug)]
+pub struct Left {
+    /// The outputs of the pipeline.
+    pub chunk: DeviceChunk,
+    /// The texts of codes.
+    pub texts: Texts,
+    /// Time to lay columns out, milliseconds.
+    pub staging_ms: f64,
+    /// What was done since the node's own account.
+    pub counts: RunCounts,
+    /// Device memory that it holds.
+    pub reserved: Vec<Reservation>,
+    n_rows: usize,
+    outputs: Vec<Taken>,
+    schema: SchemaRef,
+}
+
+impl Left {
+    /// How many rows there are; the chunk may hold more.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Column `index` of the node, if its values are on the device.
+    pub fn column(&self, index: usize) -> Option<&Arc<DeviceColumn>> {
+        match self.outputs.get(index)? {
+            Taken::Computed(number) => self.chunk.shared_column(*number).ok(),
+            _ => None,
+        }
+    }
+
+    /// The codes of column `index` of the node and their texts, if it is such text.
+    pub fn codes(&self, index: usize) -> Option<(&Arc<DeviceColumn>, &StringArray)> {
+        match self.outputs.get(index)? {
+            Taken::Text { computed, codes } => {
+                let column = self.chunk.shared_column(*computed).ok()?;
+                Some((column, self.texts.get(codes)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Column `index` of the node, on the host.
+    pub fn array(&self, index: usize) -> Result<ArrayRef, Failure> {
+        let field = self.schema.field(index);
+        let read = |number: usize, ty: Type| -> Result<ArrayRef, Failure> {
+            let column = self.chunk.column(number)?;
+            let stream = Stream::new(column.gpu())?;
+            Ok(read_column(&stream, column, self.n_rows, ty)?)
+        };
+        match &self.outputs[index] {
+            Taken::Constant(value) => Ok(value.to_array_of_size(self.n_rows)?),
+            Taken::Computed(number) => {
+                let ty = type_of(field.data_type())
+                    .map_err(|reason| internal(reason.message.clone()))?;
+                read(*number, ty)
+            }
+            Taken::Text { computed, codes } => {
+                let read = read(*computed, Type::Int(IntWidth::W32))?;
+                text_of(read.as_ref(), &self.texts, *codes)
+            }
+            Taken::Source(_) => Err(internal("a column that stayed on the host".into()).into()),
+        }
+    }
+
+    /// All rows, on the host.
+    fn batch(self) -> Result<RecordBatch, Failure> {
+        let columns = (0..self.outputs.len()).map(|index| self.array(index));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(self.n_rows));
+        let schema = Arc::clone(&self.schema);
+        Ok(RecordBatch::try_new_with_options(
+            schema, columns, &options,
+        )?)
+    }
+}
+
 /// Adds what one partition did; a fallback of one is what people must see.
 fn add_outcome(slot: &Mutex<Option<Outcome>>, outcome: Outcome) {
     let Ok(mut slot) = slot.lock() else {
@@ -268,7 +541,9 @@ struct Job {
     device: Device,
     rows: SendableRecordBatchStream,
     schema: SchemaRef,
+    late: Vec<Expr>,
     pipeline: CollectPipeline,
+    form: CollectForm,
     batch_rows: usize,
 }
 
@@ -283,7 +558,7 @@ impl Job {
             Arc::clone(&device.gpu),
             Arc::clone(&device.jit),
             &device.pinned,
-            pipeline.collect.clone(),
+            self.form.collect.map(&|expr| expr.with_late(&self.late)),
             Arc::clone(&pipeline.known),
         )?;
         let mut report = PipelineReport {
@@ -310,7 +585,7 @@ impl Job {
             let chunk = concat_batches(&self.rows.schema(), &pending)?;
             pending.clear();
             pending_rows = 0;
-            let (schema, outputs) = (Arc::clone(&self.schema), pipeline.outputs.clone());
+            let (schema, outputs) = (Arc::clone(&self.schema), self.form.outputs.clone());
             let permit = device.admission.acquire().await;
             // Staging, launching and taking block; a thread of the runtime must not.
             let (used, collected) = tokio::task::spawn_blocking(move || {
@@ -357,6 +632,10 @@ fn collect_chunk(
             (Taken::Source(index), None) => Arc::clone(chunk.column(*index)),
             (Taken::Source(index), Some(rows)) => take(chunk.column(*index), rows, None)?,
             (Taken::Constant(value), _) => value.to_array_of_size(collected.n_rows)?,
+            (Taken::Text { .. }, _) => {
+                let what = "a streamed collect has no codes".to_string();
+                return Err(Failure::User(DataFusionError::Internal(what)));
+            }
             (Taken::Computed(number), _) => match collected.outputs.get(*number) {
                 Some(array) => Arc::clone(array),
                 None => {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, ArrayRef, AsArray, Int32Array};
+use arrow::array::{Array, ArrayRef, AsArray, Int32Array, StringArray};
 
 /// Numbers texts in the order they are first seen, over all chunks of a run.
 #[derive(Debug, Default)]
@@ -32,9 +32,9 @@ impl Dictionary {
     }
 
     /// Every text, at the place of its code.
-    pub fn texts(&self) -> Vec<Arc<str>> {
+    pub fn texts(&self) -> StringArray {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.values.clone()
+        StringArray::from_iter_values(&seen.values)
     }
 }
 
@@ -77,7 +77,6 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::StringArray;
 
     #[test]
     fn codes_are_the_same_for_every_encoder_and_null_stays_null() {
@@ -95,7 +94,6 @@ mod tests {
         assert_eq!(codes(first), [Some(0), None, Some(1)]);
         assert_eq!(codes(second), [Some(1), Some(2), Some(0)]);
         assert_eq!(codes(third), [Some(2), Some(0)]);
-        let texts: Vec<String> = dictionary.texts().iter().map(|t| t.to_string()).collect();
-        assert_eq!(texts, ["R", "A", "N"]);
+        assert_eq!(dictionary.texts(), StringArray::from(vec!["R", "A", "N"]));
     }
 }

@@ -1,14 +1,14 @@
 //! All partitions of a source at once, gathered to chunks.
 //!
 //! ```text
-//!   partition 0 ── record batches ── chunk ──┐
-//!   partition 1 ── record batches ── chunk ──┤ permit ── a blocking thread: lay out,
-//!   ...                                      │            copy, launch
-//!   partition N ── record batches ── chunk ──┘
+//!   partition 0 ── record batches ── chunk laid out ──┐
+//!   partition 1 ── record batches ── chunk laid out ──┤ permit ── copy, launch
+//!   ...                                               │
+//!   partition N ── record batches ── chunk laid out ──┘
 //! ```
 //!
 //! Decoding and laying out run on all cores; no more chunks than the device's permits
-//! are between layout and result at a time.
+//! are between copy and result at a time.
 
 use std::sync::Arc;
 
@@ -22,15 +22,22 @@ use tokio::task::JoinSet;
 
 use super::Device;
 use super::failure::Failure;
+use super::relation::blocking;
 
 /// Rows gathered before a launch: enough to fill a device, little enough that every
 /// core can hold a chunk.
 pub const CHUNK_ROWS: usize = 1 << 18;
 
-/// What takes the chunks of one partition. It runs on a blocking thread.
+/// What takes the chunks of one partition. It runs on blocking threads.
 pub trait Consumer: Send + 'static {
-    /// Takes one chunk.
-    fn take(&mut self, chunk: RecordBatch) -> Result<(), Failure>;
+    /// A chunk that is ready to be copied.
+    type LaidOut: Send + 'static;
+
+    /// Lays a chunk out in host memory.
+    fn lay_out(&mut self, chunk: RecordBatch) -> Result<Self::LaidOut, Failure>;
+
+    /// Brings a chunk to the device and adds it.
+    fn add(&mut self, chunk: Self::LaidOut) -> Result<(), Failure>;
 }
 
 /// Executes every partition of `source` and gives its chunks to a consumer of its own.
@@ -73,21 +80,22 @@ async fn drain<C: Consumer>(
         if n_rows >= CHUNK_ROWS || (is_done && n_rows > 0) {
             let batches = std::mem::take(&mut pending);
             n_rows = 0;
-            let permit = device.admission.acquire().await;
             // Laying out, copying and waiting block; a thread of the runtime must not.
-            let (used, taken) = tokio::task::spawn_blocking(move || {
-                let _permit = permit;
-                let chunk = concat_batches(&batches[0].schema(), &batches)
-                    .map_err(|error| Failure::User(error.into()));
-                let taken = chunk.and_then(|chunk| consumer.take(chunk));
-                (consumer, taken)
+            let (used, laid_out) = blocking(move || {
+                let chunk = concat_batches(&batches[0].schema(), &batches)?;
+                drop(batches);
+                let laid_out = consumer.lay_out(chunk)?;
+                Ok((consumer, laid_out))
             })
-            .await
-            .map_err(|error| {
-                DataFusionError::Internal(format!("a thread of the pipeline ended: {error}"))
-            })?;
-            consumer = used;
-            taken?;
+            .await?;
+            let permit = device.admission.acquire().await;
+            consumer = blocking(move || {
+                let _permit = permit;
+                let mut consumer = used;
+                consumer.add(laid_out)?;
+                Ok(consumer)
+            })
+            .await?;
         }
         if is_done {
             return Ok(());

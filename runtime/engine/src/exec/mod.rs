@@ -1,15 +1,18 @@
 //! Plan nodes that run on the GPU. Each keeps the CPU subtree that it replaced.
 
 mod aggregate;
+mod codes;
 mod collect;
 mod dictionary;
 mod failure;
 mod feed;
 mod finish;
+mod relation;
 mod sort;
 
 pub use aggregate::{AggregatePipeline, GpuAggregateExec, Outcome, Output};
-pub use collect::{CollectPipeline, GpuCollectExec, Taken};
+pub use codes::Codes;
+pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 
 use std::path::Path;
@@ -21,6 +24,7 @@ use kernels::gpu::{Gpu, PinnedPool, Target};
 use kernels::jit::Jit;
 
 use crate::error::{Error, Result};
+use crate::lower::Joined;
 
 /// A device, its kernels, and what may be used of it: handed to every node that runs
 /// on it. Clones share everything.
@@ -100,6 +104,8 @@ pub struct GpuNode<'a> {
     pub operators: &'a [String],
     /// What its last execution did; `None` before it is done.
     pub outcome: Option<Outcome>,
+    /// Whether its rows can stay on the device.
+    pub is_collect: bool,
 }
 
 /// The plan node as a GPU node, if it is one.
@@ -108,17 +114,38 @@ pub fn gpu_node(plan: &Arc<dyn ExecutionPlan>) -> Option<GpuNode<'_>> {
         return Some(GpuNode {
             operators: node.operators(),
             outcome: node.outcome(),
+            is_collect: false,
         });
     }
     if let Some(node) = plan.downcast_ref::<GpuCollectExec>() {
         return Some(GpuNode {
             operators: node.operators(),
             outcome: node.outcome(),
+            is_collect: true,
         });
     }
     let node = plan.downcast_ref::<GpuSortExec>()?;
     Some(GpuNode {
         operators: node.operators(),
         outcome: node.outcome(),
+        is_collect: false,
     })
+}
+
+/// The source and the joined relations of a node whose children were replaced.
+fn replaced(
+    children: Vec<Arc<dyn ExecutionPlan>>,
+    joined: &[Joined],
+) -> datafusion::error::Result<(Arc<dyn ExecutionPlan>, Vec<Joined>)> {
+    let mut children = children.into_iter();
+    match children.next() {
+        Some(source) if children.len() == joined.len() => {
+            let joined = joined.iter().zip(children).map(|(joined, plan)| Joined {
+                plan,
+                build: joined.build.clone(),
+            });
+            Ok((source, joined.collect()))
+        }
+        _ => Err(codes::internal("a GPU node lost a child".to_string())),
+    }
 }

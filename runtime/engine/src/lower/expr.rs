@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::ScalarFunctionExpr;
@@ -10,105 +10,26 @@ use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr,
     Literal as PhysicalLiteral, NegativeExpr, NotExpr,
 };
+use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_plan::PhysicalExpr;
 use kernels::codegen::Unsupported;
 use kernels::columns::type_of;
 use kernels::ir::{BinaryOp, Expr, Kind, Literal, Type, UnaryOp};
 
 use super::functions::{lower_function, lower_like};
+use super::inputs::Inputs;
 use crate::report::Reason;
-
-/// Where a column of a plan node comes from, seen from the pipeline's source.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Origin {
-    /// A column of the source, as it is; any Arrow type.
-    Column(usize),
-    /// The same value in every row; any Arrow type.
-    Constant(ScalarValue),
-    /// An expression.
-    Computed,
-}
-
-/// What each column of the expression's input is, over the pipeline's source: a
-/// column, or the expression of a projection below.
-#[derive(Debug, Clone)]
-pub struct Inputs {
-    columns: Vec<Result<Expr, Reason>>,
-    origins: Vec<Origin>,
-}
-
-impl Inputs {
-    /// The columns of a source. A column of a type without a device form is only
-    /// refused when an expression reads it.
-    pub fn source(schema: &Schema) -> Inputs {
-        Inputs::numbered(schema, &(0..schema.fields().len()).collect::<Vec<_>>())
-    }
-
-    /// The columns of a source of which only `used` are there, in that order.
-    pub fn numbered(schema: &Schema, used: &[usize]) -> Inputs {
-        let lowered = |index: usize| {
-            let field = schema.field(index);
-            let ty = type_of(field.data_type()).map_err(|e| reason(&e, field.name()))?;
-            let number = used.iter().position(|column| *column == index);
-            let number = number.ok_or_else(|| reason(&Unsupported::expression(index), "column"))?;
-            Ok(Expr::column(number, ty, field.is_nullable()))
-        };
-        let n = schema.fields().len();
-        Inputs {
-            columns: (0..n).map(lowered).collect(),
-            origins: (0..n).map(Origin::Column).collect(),
-        }
-    }
-
-    /// Some of these inputs, in this order.
-    pub fn select(&self, kept: impl IntoIterator<Item = usize>) -> Inputs {
-        let kept = kept.into_iter();
-        let known = kept.filter_map(|index| {
-            Some((
-                self.columns.get(index)?.clone(),
-                self.origins.get(index)?.clone(),
-            ))
-        });
-        let (columns, origins) = known.unzip();
-        Inputs { columns, origins }
-    }
-
-    /// The outputs of a projection over these inputs.
-    pub fn project<'a>(
-        &self,
-        exprs: impl IntoIterator<Item = &'a Arc<dyn PhysicalExpr>>,
-    ) -> Inputs {
-        let outputs = exprs
-            .into_iter()
-            .map(|expr| (lower(expr, self), self.origin(expr)));
-        let (columns, origins) = outputs.unzip();
-        Inputs { columns, origins }
-    }
-
-    /// Every column: where it comes from, and what computes it or why nothing can.
-    pub fn iter(&self) -> impl Iterator<Item = (&Origin, &Result<Expr, Reason>)> {
-        self.origins.iter().zip(&self.columns)
-    }
-
-    fn origin(&self, expr: &Arc<dyn PhysicalExpr>) -> Origin {
-        if let Some(column) = expr.downcast_ref::<Column>() {
-            let known = self.origins.get(column.index());
-            return known.cloned().unwrap_or(Origin::Computed);
-        }
-        match expr.downcast_ref::<PhysicalLiteral>() {
-            Some(literal) => Origin::Constant(literal.value().clone()),
-            None => Origin::Computed,
-        }
-    }
-}
 
 /// Lowers an expression over these inputs, or says why it cannot run on the GPU.
 pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reason> {
     if let Some(column) = expr.downcast_ref::<Column>() {
-        return match inputs.columns.get(column.index()) {
+        return match inputs.column(column.index()) {
             Some(known) => known.clone(),
             None => Err(unsupported_expression(expr)),
         };
+    }
+    if expr.is::<ScalarSubqueryExpr>() {
+        return inputs.late().lower(expr);
     }
     if let Some(literal) = expr.downcast_ref::<PhysicalLiteral>() {
         return lower_literal(literal.value()).map_err(|e| reason(&e, expr));

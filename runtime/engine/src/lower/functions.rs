@@ -17,7 +17,8 @@ use datafusion::physical_plan::PhysicalExpr;
 use kernels::columns::type_of;
 use kernels::ir::{DatePart, Expr, Kind, TextOp, Type, UnaryOp};
 
-use super::expr::{Inputs, lower, lower_literal, reason, unary, unsupported_expression};
+use super::expr::{lower, lower_literal, reason, unary, unsupported_expression};
+use super::inputs::Inputs;
 use crate::guard::floats::FloatKey;
 use crate::report::Reason;
 

@@ -1,11 +1,17 @@
-//! Physical expressions and aggregates to `kernels::ir`. From here on nobody
+//! Physical plans, expressions and aggregates to `kernels::ir`. From here on nobody
 //! mentions SQL.
 //!
 //! Only what is listed here goes to the GPU; everything else is refused with a
 //! reason, which becomes the line of `explain` and the fallback in the report.
 
+mod chain;
 mod expr;
 mod functions;
+mod inputs;
+mod late;
 
+pub use chain::{Chain, Joined, lower_chain, lower_exchanged, without_exchange};
 pub(crate) use expr::lower_literal;
-pub use expr::{Inputs, Origin, lower, reason};
+pub use expr::{lower, reason};
+pub use inputs::{DerivedText, Inputs, Origin};
+pub use late::LateValues;

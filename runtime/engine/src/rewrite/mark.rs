@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
@@ -15,9 +15,11 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::scalar_subquery::ScalarSubqueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
@@ -27,21 +29,25 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Physical
 use kernels::codegen::{check_collect, check_sort};
 use kernels::columns::arrow_type;
 use kernels::ir::{
-    Aggregate, BinaryOp, Call, Collect, Expr, Function, IntWidth, Kind, Literal, Range, Sort,
-    SortKey, Type,
+    Aggregate, Call, Collect, Expr, Function, IntWidth, Kind, Literal, Range, Sort, SortKey, Type,
 };
 
-use crate::exec::{AggregatePipeline, CollectPipeline, KeyColumn, Output, SortPipeline, Taken};
+use crate::exec::{
+    AggregatePipeline, Codes, CollectForm, CollectPipeline, KeyColumn, Output, SortPipeline, Taken,
+};
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
-use crate::lower::{Inputs, Origin, lower, lower_literal, reason};
+use crate::lower::{
+    Chain, DerivedText, Inputs, LateValues, Origin, lower, lower_chain, lower_exchanged,
+    lower_literal, reason, without_exchange,
+};
 use crate::report::Reason;
 
 /// What can run on the GPU, lowered.
 pub enum Candidate {
-    /// A complete aggregate over filters and projections.
+    /// A complete aggregate over filters, projections and joins.
     Aggregate(AggregatePipeline),
-    /// Filters and projections that give rows back.
+    /// Filters, projections and joins that give rows back.
     Collect(CollectPipeline),
     /// A sort of all rows.
     Sort(SortPipeline),
@@ -56,7 +62,7 @@ pub fn mark(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<Candidate, Reason>> 
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
         return mark_sort(plan).map(|marked| marked.map(Candidate::Sort));
     }
-    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() {
+    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || plan.is::<HashJoinExec>() {
         return mark_collect(plan).map(|marked| marked.map(Candidate::Collect));
     }
     None
@@ -72,119 +78,134 @@ fn mark_aggregate(top: &AggregateExec) -> Option<Result<AggregatePipeline, Reaso
     Some(lower_aggregate(first))
 }
 
-/// Lowers the longest chain of filters and projections that starts here. `None` when
-/// it only renames, reorders or adds constants.
+/// Lowers the longest chain of filters, projections and joins that starts here. `None`
+/// when it only renames, reorders or adds constants.
 fn mark_collect(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<CollectPipeline, Reason>> {
     let mut operators = vec!["GpuCollect".to_string()];
-    let rows = match lower_rows(plan, &mut operators) {
-        Ok(rows) => rows,
+    let late = LateValues::default();
+    let joins = match lower_exchanged(plan, &late, &mut Vec::new()) {
+        Ok(chain) => !chain.joined.is_empty(),
         Err(reason) => return Some(Err(reason)),
     };
-    let mut computed = Vec::new();
-    let mut outputs = Vec::new();
-    for (field, (origin, value)) in plan.schema().fields().iter().zip(rows.inputs.iter()) {
-        outputs.push(match (origin, value) {
-            (Origin::Column(index), _) => Taken::Source(*index),
-            (Origin::Constant(value), _) => Taken::Constant(value.clone()),
-            (Origin::Computed, Err(reason)) => return Some(Err(reason.clone())),
-            (Origin::Computed, Ok(value)) => {
-                if arrow_type(value.ty) != *field.data_type() {
-                    let message = format!(
-                        "{} is {} here and {} on the GPU",
-                        field.name(),
-                        field.data_type(),
-                        value.ty
-                    );
-                    return Some(Err(refused("unsupported-type", &message)));
-                }
-                computed.push(value.clone());
-                Taken::Computed(computed.len() - 1)
-            }
-        });
-    }
-    if rows.filter.is_none() && computed.is_empty() {
-        return None;
-    }
-    let collect = Collect {
-        filter: rows.filter,
-        outputs: computed,
+    let lowered = match joins {
+        true => lower_exchanged(plan, &late, &mut operators),
+        false => lower_chain(plan, &late, &mut operators),
     };
-    if let Err(unsupported) = check_collect(&collect) {
-        return Some(Err(reason(&unsupported, plan.name())));
+    let chain = match lowered {
+        Ok(chain) => chain,
+        Err(reason) => return Some(Err(reason)),
+    };
+    let schema = plan.schema();
+    let streamed = match joins {
+        true => None,
+        false => match streamed_form(&chain, &schema) {
+            Ok(form) if form.collect.steps.is_empty() && form.collect.outputs.is_empty() => {
+                return None;
+            }
+            Ok(form) => Some(form),
+            Err(reason) => return Some(Err(reason)),
+        },
+    };
+    let mut codes = Codes::default();
+    let whole = match whole_form(&chain, &schema, &mut codes) {
+        Ok(form) => Some(form),
+        Err(reason) if streamed.is_none() => return Some(Err(reason)),
+        Err(_) => None,
+    };
+    for form in streamed.iter().chain(&whole) {
+        let collect = form.collect.map(&LateValues::unknown);
+        if let Err(unsupported) = check_collect(&collect) {
+            return Some(Err(reason(&unsupported, plan.name())));
+        }
     }
     Some(Ok(CollectPipeline {
-        known: Arc::new(known_ranges(&rows.source)),
-        source: rows.source,
-        collect,
-        outputs,
-        fetch: rows.fetch,
+        known: Arc::new(known_ranges(&chain.source)),
+        source: chain.source,
+        joined: chain.joined,
+        streamed,
+        whole,
+        codes,
+        late,
+        fetch: chain.fetch,
         operators,
     }))
 }
 
-/// A chain that keeps rows in their partitions and in their order.
-struct Rows {
-    source: Arc<dyn ExecutionPlan>,
-    inputs: Inputs,
-    filter: Option<Expr>,
-    fetch: Option<usize>,
-}
-
-/// Lowers the node, and what is below it as far as that can be lowered: the first node
-/// that cannot is the source.
-fn lower_rows(plan: &Arc<dyn ExecutionPlan>, operators: &mut Vec<String>) -> Result<Rows, Reason> {
-    let n_before = operators.len();
-    let below = |input: &Arc<dyn ExecutionPlan>, operators: &mut Vec<String>| -> Rows {
-        let n_here = operators.len();
-        lower_rows(input, operators).unwrap_or_else(|_| {
-            operators.truncate(n_here);
-            operators.push("source".to_string());
-            source_rows(input)
-        })
-    };
-    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-        operators.push("GpuProject".to_string());
-        let mut rows = below(projection.input(), operators);
-        let exprs = || projection.expr().iter().map(|e| &e.expr);
-        rows.inputs = rows.inputs.project(exprs());
-        for (origin, value) in rows.inputs.iter() {
-            if let (Origin::Computed, Err(reason)) = (origin, value) {
-                return Err(reason.clone());
+/// The form that leaves columns on the host which are only passed through.
+fn streamed_form(chain: &Chain, schema: &Schema) -> Result<CollectForm, Reason> {
+    let mut computed = Vec::new();
+    let mut outputs = Vec::new();
+    for (field, (origin, value)) in schema.fields().iter().zip(chain.inputs.iter()) {
+        outputs.push(match origin {
+            Origin::Column(index) => Taken::Source(*index),
+            Origin::Constant(value) => Taken::Constant(value.clone()),
+            Origin::Text(_) | Origin::Computed => {
+                computed.push(of_type(value.clone()?, field)?);
+                Taken::Computed(computed.len() - 1)
             }
-        }
-        return Ok(rows);
-    }
-    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        operators.push("GpuFilter".to_string());
-        let mut rows = below(filter.input(), operators);
-        if rows.fetch.is_some() {
-            // That limit counts rows before this filter: it is a pipeline of its own.
-            operators.truncate(n_before + 1);
-            operators.push("source".to_string());
-            rows = source_rows(filter.input());
-        }
-        let condition = lower(filter.predicate(), &rows.inputs)?;
-        rows.filter = Some(match rows.filter.take() {
-            None => condition,
-            Some(first) => and(first, condition),
         });
-        if let Some(kept) = filter.projection().as_ref() {
-            rows.inputs = rows.inputs.select(kept.iter().copied());
-        }
-        rows.fetch = filter.fetch();
-        return Ok(rows);
     }
-    operators.push("source".to_string());
-    Ok(source_rows(plan))
+    Ok(CollectForm {
+        collect: Collect {
+            steps: chain.steps.clone(),
+            outputs: computed,
+        },
+        outputs,
+    })
 }
 
-fn source_rows(plan: &Arc<dyn ExecutionPlan>) -> Rows {
-    Rows {
-        source: Arc::clone(plan),
-        inputs: Inputs::source(&plan.schema()),
-        filter: None,
-        fetch: None,
+/// The form that has every column on the device.
+fn whole_form(chain: &Chain, schema: &Schema, codes: &mut Codes) -> Result<CollectForm, Reason> {
+    let mut computed = Vec::new();
+    let mut outputs = Vec::new();
+    for (field, (origin, value)) in schema.fields().iter().zip(chain.inputs.iter()) {
+        let text = text_of(origin, field.data_type());
+        outputs.push(match (origin, text) {
+            (Origin::Constant(value), _) => Taken::Constant(value.clone()),
+            (_, Some(text)) => {
+                let (number, column) = codes.column(&text);
+                computed.push(column);
+                Taken::Text {
+                    computed: computed.len() - 1,
+                    codes: number,
+                }
+            }
+            _ => {
+                computed.push(of_type(value.clone()?, field)?);
+                Taken::Computed(computed.len() - 1)
+            }
+        });
     }
+    Ok(CollectForm {
+        collect: Collect {
+            steps: chain.steps.clone(),
+            outputs: computed,
+        },
+        outputs,
+    })
+}
+
+/// The text that codes can stand for, if a column is that.
+fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedText> {
+    match origin {
+        _ if *data_type != DataType::Utf8 => None,
+        Origin::Column(index) => Some(DerivedText {
+            column: *index,
+            function: Arc::new(Column::new("text", 0)),
+        }),
+        Origin::Text(text) => Some(text.clone()),
+        Origin::Constant(_) | Origin::Computed => None,
+    }
+}
+
+/// A value that can be given out as this field.
+fn of_type(value: Expr, field: &Field) -> Result<Expr, Reason> {
+    let gives = arrow_type(value.ty);
+    if gives != *field.data_type() {
+        let message = format!("{}, computed {gives}, cannot be given out", field.name());
+        return Err(refused("unsupported-type", &message));
+    }
+    Ok(value)
 }
 
 /// Lowers a sort into one partition: a sort of one partition, or sorted partitions and
@@ -231,7 +252,7 @@ fn lower_sort(sort: &SortExec, fetch: Option<usize>) -> Result<SortPipeline, Rea
         .collect();
     used.sort_unstable();
     used.dedup();
-    let inputs = Inputs::numbered(&schema, &used);
+    let inputs = Inputs::numbered(&schema, &used, &LateValues::default());
     let mut keys = Vec::new();
     for key in sort.expr() {
         let text = key
@@ -260,28 +281,12 @@ fn lower_sort(sort: &SortExec, fetch: Option<usize>) -> Result<SortPipeline, Rea
         is_text: is_text(*index),
     });
     Ok(SortPipeline {
-        source: without_exchange(sort.input()),
+        source: Arc::clone(without_exchange(sort.input())),
         sort: lowered,
         key_columns: key_columns.collect(),
         fetch,
         operators: vec!["GpuSort".to_string(), "source".to_string()],
     })
-}
-
-/// What an exchange that only gathers or spreads rows reads from: the sort reads all
-/// partitions itself, in an order that does not depend on which is faster.
-fn without_exchange(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    let is_one = plan.is::<CooperativeExec>() || plan.is::<CoalescePartitionsExec>();
-    let has_limit = plan
-        .downcast_ref::<CoalescePartitionsExec>()
-        .is_some_and(|exchange| exchange.fetch().is_some());
-    if (is_one || is_round_robin(plan))
-        && !has_limit
-        && let Some(child) = plan.children().first()
-    {
-        return without_exchange(child);
-    }
-    Arc::clone(plan)
 }
 
 /// Whether a node computes nothing: it moves rows, leaves some out by their number, or
@@ -292,6 +297,7 @@ pub fn computes_nothing(plan: &Arc<dyn ExecutionPlan>) -> bool {
         return exprs.all(|e| e.expr.is::<Column>() || e.expr.is::<PhysicalLiteral>());
     }
     plan.is::<CoalescePartitionsExec>()
+        || plan.is::<ScalarSubqueryExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<CooperativeExec>()
         || plan.is::<SortPreservingMergeExec>()
@@ -326,37 +332,41 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
         ));
     }
     let mut operators = vec!["GpuAggregate".to_string()];
-    let chain = lower_input(first.input(), &mut operators)?;
+    let late = LateValues::default();
+    let chain = lower_exchanged(first.input(), &late, &mut operators)?;
+    if chain.fetch.is_some() {
+        return Err(refused(
+            "unsupported-limit",
+            "an aggregate of a filter with a row limit is not on the GPU yet",
+        ));
+    }
     let inputs = &chain.inputs;
 
-    let n_source = chain.source.schema().fields().len();
+    let mut codes = Codes::default();
     let mut keys = Vec::new();
-    let mut encoded = Vec::new();
-    let mut key_dictionaries = Vec::new();
+    let mut key_codes = Vec::new();
     for (expr, _) in first.group_expr().expr() {
-        let key = lower(expr, inputs)?;
-        let (key, dictionary) = match (&key.kind, key.ty) {
-            // A text key is a column of codes after the source's own.
-            (Kind::Column(index), Type::Utf8) => {
-                let place = encoded.iter().position(|known| known == index);
-                let place = place.unwrap_or_else(|| {
-                    encoded.push(*index);
-                    encoded.len() - 1
-                });
-                let width = Type::Int(IntWidth::W32);
-                let code = Expr::column(n_source + place, width, key.nullable);
-                (code, Some(*index))
+        let origin = inputs.origin(expr);
+        let data_type = expr
+            .data_type(&first.input_schema())
+            .unwrap_or(DataType::Null);
+        let key = match text_of(&origin, &data_type) {
+            Some(text) => {
+                let (number, column) = codes.column(&text);
+                key_codes.push(Some(number));
+                column
             }
-            (_, Type::Utf8) => {
-                return Err(refused(
-                    "unsupported-key",
-                    &format!("a computed text key ({expr}) is not on the GPU yet"),
-                ));
+            None => {
+                let key = lower(expr, inputs)?;
+                if key.ty == Type::Utf8 {
+                    let message = format!("the text key {expr} is not on the GPU yet");
+                    return Err(refused("unsupported-key", &message));
+                }
+                key_codes.push(None);
+                key
             }
-            _ => (key, None),
         };
         keys.push(key);
-        key_dictionaries.push(dictionary);
     }
 
     let mut calls = Vec::new();
@@ -375,16 +385,18 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
         )?);
     }
     let aggregate = Aggregate {
-        filter: chain.filter,
+        steps: chain.steps,
         keys,
         calls,
     };
     let known = known_ranges(&chain.source);
     Ok(AggregatePipeline {
         source: chain.source,
+        joined: chain.joined,
         aggregate,
-        encoded,
-        key_dictionaries,
+        codes,
+        key_codes,
+        late,
         outputs,
         operators,
         known: Arc::new(known),
@@ -413,78 +425,6 @@ fn integral(value: &ScalarValue) -> Option<i128> {
     match lower_literal(value).ok()?.kind {
         Kind::Literal(Literal::Integer(value)) => Some(value),
         _ => None,
-    }
-}
-
-struct Chain {
-    source: Arc<dyn ExecutionPlan>,
-    inputs: Inputs,
-    filter: Option<Expr>,
-}
-
-/// Filters and projections down to the source, inlined.
-fn lower_input(
-    plan: &Arc<dyn ExecutionPlan>,
-    operators: &mut Vec<String>,
-) -> Result<Chain, Reason> {
-    let passes_rows_on =
-        plan.is::<CooperativeExec>() || plan.is::<CoalescePartitionsExec>() || is_round_robin(plan);
-    if passes_rows_on && let Some(child) = plan.children().first() {
-        return lower_input(child, operators);
-    }
-    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-        operators.push("GpuProject".to_string());
-        let below = lower_input(projection.input(), operators)?;
-        let inputs = below
-            .inputs
-            .project(projection.expr().iter().map(|e| &e.expr));
-        return Ok(Chain { inputs, ..below });
-    }
-    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        if filter.fetch().is_some() {
-            return Err(refused(
-                "unsupported-limit",
-                "a filter with a row limit is not on the GPU yet",
-            ));
-        }
-        operators.push("GpuFilter".to_string());
-        let below = lower_input(filter.input(), operators)?;
-        let condition = lower(filter.predicate(), &below.inputs)?;
-        let both = match below.filter {
-            None => condition,
-            Some(lower) => and(lower, condition),
-        };
-        let inputs = match filter.projection().as_ref() {
-            None => below.inputs,
-            Some(kept) => below.inputs.select(kept.iter().copied()),
-        };
-        return Ok(Chain {
-            source: below.source,
-            inputs,
-            filter: Some(both),
-        });
-    }
-    operators.push("source".to_string());
-    Ok(Chain {
-        source: Arc::clone(plan),
-        inputs: Inputs::source(&plan.schema()),
-        filter: None,
-    })
-}
-
-/// An exchange that only spreads rows: it has no meaning of its own.
-fn is_round_robin(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    use datafusion::physical_plan::Partitioning;
-    plan.downcast_ref::<RepartitionExec>()
-        .is_some_and(|exchange| matches!(exchange.partitioning(), Partitioning::RoundRobinBatch(_)))
-}
-
-fn and(left: Expr, right: Expr) -> Expr {
-    let nullable = left.nullable || right.nullable;
-    Expr {
-        kind: Kind::Binary(BinaryOp::And, Arc::new(left), Arc::new(right)),
-        ty: Type::Bool,
-        nullable,
     }
 }
 

@@ -1,0 +1,109 @@
+// A relation that rows of a pipeline are matched with.
+//
+//   heads   [ - | 7 | - | 2 | ... ]     a row of the bucket, or NO_ROW
+//                 |
+//   next    row 7 -> row 4 -> NO_ROW    the bucket's other rows
+//
+// Rows are numbers of the relation's rows; keys and payload are read from its columns.
+// A bucket is a key's distance from the smallest key (dense: nothing else is in it), or
+// the low bits of a hash (then the keys are compared).
+#pragma once
+
+static constexpr u32 NO_ROW = ~0u;
+
+struct JoinTableRef {
+  u32* heads;
+  u32* next;
+  u64 n_buckets;  // of a hashed table a power of two
+  i64 min;        // of a dense table the key of bucket 0
+};
+
+// What is told to the host when the table is complete.
+struct JoinTableFacts {
+  u32 has_duplicates;
+  u32 has_null_keys;
+  u32 has_rows;
+};
+
+template <class T>
+WL_DEVICE u64 join_hash(u64 h, const T& v) {
+  return mix(h ^ key_word(v));
+}
+// Equal to the hash of the same number in a narrower register.
+WL_DEVICE u64 join_hash(u64 h, i128 v) { return mix(h ^ static_cast<u64>(v)); }
+WL_DEVICE u64 join_hash(u64 h, const Text& text) {
+  u64 word = text.length;
+  for (u32 i = 0; i < text.length; ++i) {
+    word = word << 8 | byte_at(text, i);
+    if ((i & 7) == 7) h = mix(h ^ word);
+  }
+  return mix(h ^ word);
+}
+template <class T>
+WL_DEVICE u64 join_hash(u64 h, const Opt<T>& v) {
+  return v.valid ? join_hash(h, v.value) : mix(~h);
+}
+
+WL_DEVICE u64 hashed_bucket(const JoinTableRef& table, u64 h) { return h & (table.n_buckets - 1); }
+
+// The bucket of a key of a dense table, or n_buckets when it has none.
+template <class T>
+WL_DEVICE u64 dense_bucket(const JoinTableRef& table, T key) {
+  const i128 distance = static_cast<i128>(key) - table.min;
+  return distance >= 0 && distance < static_cast<i128>(table.n_buckets) ? static_cast<u64>(distance)
+                                                                        : table.n_buckets;
+}
+WL_DEVICE u64 dense_bucket(const JoinTableRef& table, i32 key) {
+  const u64 distance = static_cast<u64>(static_cast<i64>(key) - table.min);
+  return distance < table.n_buckets ? distance : table.n_buckets;
+}
+WL_DEVICE u64 dense_bucket(const JoinTableRef& table, i64 key) {
+  // As unsigned numbers a key below min is far beyond the last bucket.
+  const u64 distance = static_cast<u64>(key) - static_cast<u64>(table.min);
+  return distance < table.n_buckets ? distance : table.n_buckets;
+}
+
+WL_DEVICE u32 first_row_of(const JoinTableRef& table, u64 bucket) {
+  return bucket < table.n_buckets ? table.heads[bucket] : NO_ROW;
+}
+
+WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 bucket, u32 row) {
+  const u32 other = atomic_exch_u32(table.heads + bucket, row);
+  table.next[row] = other;
+  facts->has_rows = 1;
+  if (other != NO_ROW) facts->has_duplicates = 1;
+}
+
+// The rows of a bucket that match, one after another; with OrNull, NO_ROW once when
+// none does. Unique says that a bucket has one row at most.
+template <bool Unique, bool OrNull>
+struct Matches {
+  u32 row;
+  u32 candidate;
+  bool any;
+
+  template <class IsMatch>
+  WL_MEMBER bool next(const JoinTableRef& table, IsMatch is_match) {
+    while (candidate != NO_ROW) {
+      const u32 at = candidate;
+      candidate = Unique ? NO_ROW : table.next[at];
+      if (is_match(at)) {
+        row = at;
+        any = true;
+        return true;
+      }
+    }
+    if (!OrNull || any) return false;
+    row = NO_ROW;
+    any = true;
+    return true;
+  }
+};
+
+template <bool Unique, class IsMatch>
+WL_DEVICE bool any_match(const JoinTableRef& table, u32 first, IsMatch is_match) {
+  for (u32 row = first; row != NO_ROW; row = Unique ? NO_ROW : table.next[row]) {
+    if (is_match(row)) return true;
+  }
+  return false;
+}

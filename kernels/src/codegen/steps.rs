@@ -1,0 +1,213 @@
+//! The steps between source and sink.
+//!
+//! ```text
+//! filter  (c0 < 24)                    if (!is_true(v1)) continue;
+//! probe   one row at most              const u32 r1 = ...; if (r1 == NO_ROW) continue;
+//! probe   any number of rows           for (Matches<...> m1{...}; m1.next(p.j1, match1);) {
+//!                                        const u32 r1 = m1.row;
+//! ```
+//!
+//! What follows a loop stands inside it, and leaving a row there means going on to the
+//! next match.
+
+use super::emit::{Emitter, Value, ValueRegister};
+use super::error::Unsupported;
+use crate::ir::{JoinKey, Probe, ProbeKind, Step};
+
+/// How a finished join table is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableShape {
+    /// Whether a bucket belongs to one key value.
+    pub is_dense: bool,
+    /// Whether a bucket has one row at most.
+    pub is_unique: bool,
+    /// Whether there is no row, with or without null keys.
+    pub is_empty: bool,
+    /// Whether rows were left out because their key is null.
+    pub has_null_keys: bool,
+}
+
+/// Emits the steps and returns how many loops are open after them; [`close`] them when
+/// the sink stands. `tables` has the shape of relation 1 first.
+pub(super) fn emit_steps(
+    emitter: &mut Emitter,
+    steps: &[Step],
+    tables: &[TableShape],
+) -> Result<usize, Unsupported> {
+    let mut n_loops = 0;
+    for step in steps {
+        match step {
+            Step::Filter(condition) => emitter.filter(condition)?,
+            Step::Probe(probe) => {
+                let shape = probe
+                    .relation
+                    .checked_sub(1)
+                    .and_then(|at| tables.get(at))
+                    .ok_or_else(|| {
+                        Unsupported::expression(format!("relation {} has no table", probe.relation))
+                    })?;
+                n_loops += usize::from(emit_probe(emitter, probe, *shape)?);
+            }
+        }
+    }
+    Ok(n_loops)
+}
+
+/// Closes the loops that [`emit_steps`] left open.
+pub(super) fn close(emitter: &mut Emitter, n_loops: usize) {
+    for _ in 0..n_loops {
+        emitter.close_loop();
+    }
+}
+
+/// Emits one probe; true when it opened a loop.
+fn emit_probe(
+    emitter: &mut Emitter,
+    probe: &Probe,
+    shape: TableShape,
+) -> Result<bool, Unsupported> {
+    let n = probe.relation;
+    if probe.kind == ProbeKind::NotIn {
+        if shape.is_empty {
+            return Ok(false);
+        }
+        if probe.residual.is_some() || probe.keys.iter().any(|key| key.null_equal) {
+            return Err(Unsupported::expression("NOT IN with another condition"));
+        }
+    }
+    emitter.relation(n, probe.kind == ProbeKind::MatchesOrNull);
+    let bucket = emit_bucket(
+        emitter,
+        n,
+        shape.is_dense,
+        probe.keys.iter().map(|key| (&key.probe, key.null_equal)),
+    )?;
+    let first = match &bucket.valid {
+        Some(valid) => format!("{valid} ? first_row_of(p.j{n}, {}) : NO_ROW", bucket.text),
+        None => format!("first_row_of(p.j{n}, {})", bucket.text),
+    };
+    if probe.kind == ProbeKind::NotIn {
+        let leave = emitter.exit();
+        if shape.has_null_keys {
+            emitter.line(&format!("if (true) {leave};"));
+        }
+        if let Some(valid) = &bucket.valid {
+            emitter.line(&format!("if (!({valid})) {leave};"));
+        }
+    }
+    emitter.line(&format!("const u32 first{n} = {first};"));
+    emit_match(emitter, probe, shape)?;
+
+    let unique = shape.is_unique;
+    let leave = emitter.exit().to_string();
+    match probe.kind {
+        ProbeKind::IfAny => {
+            emitter.line(&format!(
+                "if (!any_match<{unique}>(p.j{n}, first{n}, match{n})) {leave};"
+            ));
+            Ok(false)
+        }
+        ProbeKind::IfNone | ProbeKind::NotIn => {
+            emitter.line(&format!(
+                "if (any_match<{unique}>(p.j{n}, first{n}, match{n})) {leave};"
+            ));
+            Ok(false)
+        }
+        ProbeKind::Matches if unique => {
+            emitter.line(&format!(
+                "if (first{n} == NO_ROW || !match{n}(first{n})) {leave};"
+            ));
+            emitter.line(&format!("const u32 r{n} = first{n};"));
+            Ok(false)
+        }
+        ProbeKind::MatchesOrNull if unique => {
+            emitter.line(&format!(
+                "const u32 r{n} = first{n} != NO_ROW && match{n}(first{n}) ? first{n} : NO_ROW;"
+            ));
+            Ok(false)
+        }
+        ProbeKind::Matches | ProbeKind::MatchesOrNull => {
+            let or_null = probe.kind == ProbeKind::MatchesOrNull;
+            emitter.open_loop(&format!(
+                "for (Matches<false, {or_null}> m{n}{{NO_ROW, first{n}, false}}; \
+                 m{n}.next(p.j{n}, match{n});)"
+            ));
+            emitter.line(&format!("const u32 r{n} = m{n}.row;"));
+            Ok(true)
+        }
+    }
+}
+
+/// The test of a row of the bucket: keys where the bucket alone does not tell, then the
+/// residual.
+fn emit_match(emitter: &mut Emitter, probe: &Probe, shape: TableShape) -> Result<(), Unsupported> {
+    let n = probe.relation;
+    emitter.open(&format!("const auto match{n} = [&](u32 r{n}) -> bool"));
+    emitter.line(&format!("static_cast<void>(r{n});"));
+    emitter.push_exit("return false");
+    if !shape.is_dense {
+        for JoinKey { probe, build, .. } in &probe.keys {
+            // Null keys that equal nothing are in no bucket, so this is right for both.
+            let same = emitter.not_distinct(probe, build)?;
+            emitter.line(&format!("if (!{}) return false;", same.text));
+        }
+    }
+    if let Some(residual) = &probe.residual {
+        emitter.filter(residual)?;
+    }
+    emitter.line("return true;");
+    emitter.pop_exit();
+    emitter.close();
+    emitter.line(";");
+    Ok(())
+}
+
+/// The bucket of some keys.
+pub(super) struct Bucket {
+    /// Its number.
+    pub(super) text: String,
+    /// When there is one; without this, always.
+    pub(super) valid: Option<String>,
+}
+
+/// Emits the bucket of these keys, each with whether null is a value like any other.
+pub(super) fn emit_bucket<'a>(
+    emitter: &mut Emitter,
+    table: usize,
+    is_dense: bool,
+    keys: impl Iterator<Item = (&'a crate::ir::Expr, bool)>,
+) -> Result<Bucket, Unsupported> {
+    let keys: Vec<_> = keys.collect();
+    let mut valid = Vec::new();
+    let mut values: Vec<Value> = Vec::new();
+    for (key, null_equal) in &keys {
+        let value = emitter.emit(key)?;
+        if value.nullable && (!null_equal || is_dense) {
+            valid.push(format!("is_valid({})", value.text));
+        }
+        values.push(value);
+    }
+    let valid = (!valid.is_empty()).then(|| valid.join(" && "));
+    if is_dense {
+        let [value] = values.as_slice() else {
+            return Err(Unsupported::expression("a dense table of several keys"));
+        };
+        if !matches!(value.register, ValueRegister::Integer(..)) {
+            return Err(Unsupported::expression(
+                "a dense table of keys that are no integers",
+            ));
+        }
+        return Ok(Bucket {
+            text: format!("dense_bucket(p.j{table}, value_of({}))", value.text),
+            valid,
+        });
+    }
+    let mut hash = "0x9e3779b97f4a7c15ULL".to_string();
+    for value in &values {
+        hash = format!("join_hash({hash}, {})", value.text);
+    }
+    Ok(Bucket {
+        text: format!("hashed_bucket(p.j{table}, {hash})"),
+        valid,
+    })
+}

@@ -1,0 +1,170 @@
+//! Making a join table of a relation that is on the device.
+
+use std::sync::Arc;
+
+use super::context::Context;
+use super::parameters::ParameterBytes;
+use super::relations::Relations;
+use crate::codegen::{TableShape, Unsupported, ValueRegister, generate_build};
+use crate::columns::DeviceChunk;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceBuffer, Gpu};
+use crate::ir::{Build, Kind, Range};
+use crate::jit::Jit;
+use crate::launch::RunCounts;
+
+/// Buckets that a dense table may have for each row: as many words as a hashed table
+/// and its keys would take.
+const DENSE_BUCKETS_PER_ROW: i128 = 8;
+
+/// A dense table of so many buckets is always worth it: it stays in the fastest cache.
+const DENSE_BUCKETS_FREE: i128 = 1 << 16;
+
+/// The rows of a relation by their keys: see `cuda/table/join_table.h`.
+#[derive(Debug)]
+pub struct JoinTable {
+    rows: Arc<DeviceChunk>,
+    heads: DeviceBuffer,
+    next: DeviceBuffer,
+    n_buckets: u64,
+    min: i64,
+    shape: TableShape,
+}
+
+impl JoinTable {
+    /// Makes the table. The rows are those of `rows` that pass the build's filter.
+    ///
+    /// Fails with [`Error::Unsupported`] for more than 2^32 - 2 rows.
+    pub fn build(
+        gpu: &Arc<dyn Gpu>,
+        jit: &Arc<Jit>,
+        build: &Build,
+        rows: Arc<DeviceChunk>,
+    ) -> Result<(JoinTable, RunCounts)> {
+        let mut context = Context::new(Arc::clone(gpu), Arc::clone(jit))?;
+        rows.wait_on(&context.stream)?;
+        let n_rows = rows.n_rows;
+        if n_rows >= u32::MAX as usize {
+            return Err(Error::Unsupported(format!(
+                "a join with {n_rows} rows on the side that is looked up"
+            )));
+        }
+        let dense = dense_range(build, &rows);
+        let (n_buckets, min) = match dense {
+            Some((min, n_buckets)) => (n_buckets, min),
+            None => ((2 * n_rows).next_power_of_two().max(2) as u64, 0),
+        };
+        let heads_bytes = n_buckets as usize * size_of::<u32>();
+        let heads = DeviceBuffer::filled(gpu, &context.stream, heads_bytes, 0xff)?;
+        let next = DeviceBuffer::for_values::<u32>(gpu, n_rows)?;
+        let mut table = JoinTable {
+            rows,
+            heads,
+            next,
+            n_buckets,
+            min,
+            shape: TableShape {
+                is_dense: dense.is_some(),
+                is_unique: true,
+                is_empty: true,
+                has_null_keys: false,
+            },
+        };
+        if n_rows > 0 {
+            let [duplicates, null_keys, rows] = table.fill(&mut context, build)?;
+            table.shape.is_unique = !duplicates;
+            table.shape.has_null_keys = null_keys;
+            table.shape.is_empty = !rows && !null_keys;
+        }
+        Ok((table, context.counts))
+    }
+
+    /// Inserts all rows; whether some bucket has several, whether keys were null, and
+    /// whether there are rows in it.
+    fn fill(&self, context: &mut Context, build: &Build) -> Result<[bool; 3]> {
+        let kernel =
+            generate_build(build, &self.rows.shapes(), self.shape.is_dense).map_err(unsupported)?;
+        let entry = context.kernel(&kernel.name, &kernel.text)?;
+        let facts = DeviceBuffer::zeroed(&context.gpu, &context.stream, 3 * size_of::<u32>())?;
+        let mut params = ParameterBytes::default();
+        params.word(self.rows.n_rows as u64);
+        params.word(context.fault_address());
+        params.word(facts.ptr().0);
+        self.push_reference(&mut params);
+        let rows = Relations {
+            source: &self.rows,
+            tables: &[],
+        };
+        rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
+        let shape = context.shape(&entry, self.rows.n_rows, |_| 0)?;
+        // SAFETY: the fields were appended in the order of the generated struct; table
+        // and rows outlive the call, which waits for the kernel. `next` has a place for
+        // every row and `heads` one for every bucket.
+        unsafe { context.run(&entry, shape, &params)? };
+        context.counts.rows += self.rows.n_rows as u64;
+        context.counts.chunks += 1;
+        let facts: Vec<u32> = facts.to_vec(&context.stream)?;
+        match facts.as_slice() {
+            [duplicates, nulls, rows] => Ok([duplicates, nulls, rows].map(|fact| *fact != 0)),
+            _ => Err(Error::Internal("a table's facts were not read".into())),
+        }
+    }
+
+    /// The relation's rows.
+    pub fn rows(&self) -> &DeviceChunk {
+        &self.rows
+    }
+
+    /// How it is probed.
+    pub fn shape(&self) -> TableShape {
+        self.shape
+    }
+
+    /// Bytes of the table, without the relation's columns.
+    pub fn bytes(&self) -> usize {
+        self.heads.bytes() + self.next.bytes()
+    }
+
+    /// Bytes that a table of these rows will take at most.
+    pub fn bytes_wanted(build: &Build, rows: &DeviceChunk) -> usize {
+        let n_buckets = match dense_range(build, rows) {
+            Some((_, n_buckets)) => n_buckets as usize,
+            None => (2 * rows.n_rows).next_power_of_two().max(2),
+        };
+        (n_buckets + rows.n_rows) * size_of::<u32>()
+    }
+
+    pub(super) fn push_reference(&self, params: &mut ParameterBytes) {
+        params.pair(self.heads.ptr().0, self.next.ptr().0);
+        params.pair(self.n_buckets, self.min as u64);
+    }
+}
+
+/// The smallest key and the number of buckets of a dense table, if one is worth it: one
+/// integral key whose values are known to lie close together.
+fn dense_range(build: &Build, rows: &DeviceChunk) -> Option<(i64, u64)> {
+    let [key] = build.keys.as_slice() else {
+        return None;
+    };
+    let Kind::Column(index) = key.value.kind else {
+        return None;
+    };
+    if key.null_equal && key.value.nullable {
+        return None;
+    }
+    let column = rows.column(index).ok()?;
+    let ValueRegister::Integer(_, proved) = column.shape.register else {
+        return None;
+    };
+    let Range { min, max } = column.range.unwrap_or(proved);
+    let n_buckets = max.checked_sub(min)?.checked_add(1)?;
+    let worth = (rows.n_rows as i128 * DENSE_BUCKETS_PER_ROW).max(DENSE_BUCKETS_FREE);
+    if n_buckets > worth {
+        return None;
+    }
+    Some((i64::try_from(min).ok()?, u64::try_from(n_buckets).ok()?))
+}
+
+fn unsupported(reason: Unsupported) -> Error {
+    Error::Unsupported(reason.message)
+}
