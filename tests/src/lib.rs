@@ -1,3 +1,7 @@
 //! What the whole-system tests share. It asks questions; it knows no answers.
 
 pub mod answers;
+pub mod cases;
+pub mod layout;
+pub mod routes;
+pub mod rows;
