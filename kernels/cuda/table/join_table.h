@@ -53,14 +53,13 @@ WL_DEVICE u64 dense_bucket(const JoinTableRef& table, T key) {
   return distance >= 0 && distance < static_cast<i128>(table.n_buckets) ? static_cast<u64>(distance)
                                                                         : table.n_buckets;
 }
-WL_DEVICE u64 dense_bucket(const JoinTableRef& table, i32 key) {
-  const u64 distance = static_cast<u64>(static_cast<i64>(key) - table.min);
-  return distance < table.n_buckets ? distance : table.n_buckets;
-}
 WL_DEVICE u64 dense_bucket(const JoinTableRef& table, i64 key) {
   // As unsigned numbers a key below min is far beyond the last bucket.
   const u64 distance = static_cast<u64>(key) - static_cast<u64>(table.min);
   return distance < table.n_buckets ? distance : table.n_buckets;
+}
+WL_DEVICE u64 dense_bucket(const JoinTableRef& table, i32 key) {
+  return dense_bucket(table, static_cast<i64>(key));
 }
 
 WL_DEVICE u32 first_row_of(const JoinTableRef& table, u64 bucket) {

@@ -105,11 +105,11 @@ struct TruncateWeek {
 // The start of a calendar period, in ticks.
 template <class R, class Period, class A>
 WL_DEVICE auto truncate(const A& a, i64 per_day) {
-  return lift(a, [&](auto v) { return static_cast<R>(Period::of(floor_divide(v, per_day)) * per_day); });
+  return lift(a, [&](auto v) { return static_cast<R>(Period::of(floor_divide(v, per_day))) * static_cast<R>(per_day); });
 }
 
 // The start of a period of `unit` ticks: downwards, also before 1970.
 template <class R, class A>
 WL_DEVICE auto truncate_ticks(const A& a, i64 unit) {
-  return lift(a, [&](auto v) { return static_cast<R>(floor_divide(v, unit) * unit); });
+  return lift(a, [&](auto v) { return static_cast<R>(floor_divide(v, unit)) * static_cast<R>(unit); });
 }

@@ -89,9 +89,6 @@ impl Emitter {
         let (_, range) = value.integer()?;
         // A period starts at most a leap year before what it holds.
         let start = Range::new(range.min - 366 * i128::from(per_day), range.max);
-        if !start.fits(64) {
-            return Err(Unsupported::expression("a truncation at the edge of time"));
-        }
         let register = start.register();
         let name = register.name();
         let text = &value.text;
@@ -112,11 +109,9 @@ impl Emitter {
                 return Err(Unsupported::expression(format!("a truncation to {part:?}")));
             }
         };
-        Ok(self.define(
-            ValueRegister::Integer(register, start),
-            value.nullable,
-            &call,
-        ))
+        let register = ValueRegister::Integer(register, start);
+        let start = self.define(register, value.nullable, &call);
+        self.checked(start, ty)
     }
 }
 

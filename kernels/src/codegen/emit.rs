@@ -565,7 +565,7 @@ impl Emitter {
 
     /// Checks a value against the bounds of its SQL type, when its range does not
     /// prove them, and holds it in the register of those bounds.
-    fn checked(&mut self, value: Value, ty: Type) -> Result<Value, Unsupported> {
+    pub(super) fn checked(&mut self, value: Value, ty: Type) -> Result<Value, Unsupported> {
         let (_, range) = value.integer()?;
         let Some(bounds) = ty.full_range() else {
             return Err(Unsupported::data_type(ty));
