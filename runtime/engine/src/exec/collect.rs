@@ -582,7 +582,8 @@ impl Job {
                 continue;
             }
             let started = Instant::now();
-            let chunk = concat_batches(&self.rows.schema(), &pending)?;
+            // As they are: a source of constants says another schema than its rows have.
+            let chunk = concat_batches(&pending[0].schema(), &pending)?;
             pending.clear();
             pending_rows = 0;
             let (schema, outputs) = (Arc::clone(&self.schema), self.form.outputs.clone());
