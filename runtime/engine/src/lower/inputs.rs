@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use arrow::array::{Array, ArrayRef, StringArray};
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::physical_expr::expressions::{Column, Literal as PhysicalLiteral};
+use datafusion::physical_expr::expressions::{CastExpr, Column, Literal as PhysicalLiteral};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::PhysicalExpr;
 use kernels::codegen::Unsupported;
-use kernels::columns::type_of;
+use kernels::columns::{arrow_type, type_of};
 use kernels::ir::{Expr, RELATION_COLUMNS};
 
 use super::expr::{lower, reason};
@@ -45,6 +46,8 @@ pub struct DerivedText {
 pub struct Inputs {
     columns: Vec<Result<Expr, Reason>>,
     origins: Vec<Origin>,
+    /// Relations whose row may be missing: their columns are then null.
+    missing: Vec<usize>,
     late: LateValues,
 }
 
@@ -70,6 +73,7 @@ impl Inputs {
         Inputs {
             columns: (0..n).map(lowered).collect(),
             origins: (0..n).map(Origin::Column).collect(),
+            missing: Vec::new(),
             late: late.clone(),
         }
     }
@@ -96,6 +100,7 @@ impl Inputs {
         Inputs {
             columns: self.columns.into_iter().map(|c| c.map(moved)).collect(),
             origins: origins.collect(),
+            missing: may_miss.then_some(relation).into_iter().collect(),
             late: self.late,
         }
     }
@@ -110,6 +115,7 @@ impl Inputs {
     pub fn then(mut self, others: Inputs) -> Inputs {
         self.columns.extend(others.columns);
         self.origins.extend(others.origins);
+        self.missing.extend(others.missing);
         self
     }
 
@@ -126,6 +132,7 @@ impl Inputs {
         Inputs {
             columns,
             origins,
+            missing: self.missing.clone(),
             late: self.late.clone(),
         }
     }
@@ -142,6 +149,7 @@ impl Inputs {
         Inputs {
             columns,
             origins,
+            missing: self.missing.clone(),
             late: self.late.clone(),
         }
     }
@@ -166,6 +174,11 @@ impl Inputs {
         if let Some(column) = expr.downcast_ref::<Column>() {
             let known = self.origins.get(column.index());
             return known.cloned().unwrap_or(Origin::Computed);
+        }
+        if let Some(cast) = expr.downcast_ref::<CastExpr>()
+            && self.type_of(cast.expr()).as_ref() == Some(cast.cast_type())
+        {
+            return self.origin(cast.expr());
         }
         if let Some(literal) = expr.downcast_ref::<PhysicalLiteral>() {
             return Origin::Constant(literal.value().clone());
@@ -207,10 +220,29 @@ impl Inputs {
             true,
         )]);
         let gives = function.data_type(&text).ok()?;
-        (gives == DataType::Utf8).then_some(DerivedText {
+        let derived = DerivedText {
             column: number,
             function,
-        })
+        };
+        // Codes of a row that is missing are null, so the function must be so too.
+        let may_miss = self.missing.contains(&(number / RELATION_COLUMNS));
+        let fits = gives == DataType::Utf8 && (!may_miss || derived.keeps_null());
+        fits.then_some(derived)
+    }
+
+    /// The type of a column that is passed on.
+    fn type_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<DataType> {
+        let column = expr.downcast_ref::<Column>()?;
+        let known = self.columns.get(column.index())?.as_ref();
+        Some(arrow_type(known.ok()?.ty))
+    }
+}
+
+impl DerivedText {
+    /// Whether null gives null.
+    fn keeps_null(&self) -> bool {
+        let null: ArrayRef = Arc::new(StringArray::new_null(1));
+        self.of(&null).is_ok_and(|text| text.is_null(0))
     }
 }
 
