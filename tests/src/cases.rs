@@ -135,7 +135,9 @@ fn table(head: &str, body: &[&str]) -> Result<Block, String> {
     let columns = columns.strip_suffix(')').ok_or("columns end with )")?;
     let columns = separated(columns).into_iter().map(|column| {
         let column = column.trim();
-        column.split_once(' ').ok_or("a column is a name and a type")
+        column
+            .split_once(' ')
+            .ok_or("a column is a name and a type")
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
     let cast = |(number, (name, ty)): (usize, &(&str, &str))| {
@@ -143,12 +145,18 @@ fn table(head: &str, body: &[&str]) -> Result<Block, String> {
     };
     let list: Vec<String> = columns.iter().enumerate().map(cast).collect();
     let (values, condition) = match body.is_empty() {
-        true => (format!("({})", vec!["null"; columns.len()].join(", ")), " where false"),
+        true => (
+            format!("({})", vec!["null"; columns.len()].join(", ")),
+            " where false",
+        ),
         false => (body.join(", "), ""),
     };
     Ok(Block::Table {
         name: name.to_owned(),
-        sql: format!("select {} from (values {values}){condition}", list.join(", ")),
+        sql: format!(
+            "select {} from (values {values}){condition}",
+            list.join(", ")
+        ),
     })
 }
 

@@ -215,7 +215,9 @@ async fn check(case: &Case, way: Way, sessions: &Sessions) -> Result<Ran, String
         && matches!(way, Way::Gpu(..))
     {
         if !error.to_string().contains(reason) {
-            return Err(format!("refused for another reason than `{reason}`: {error}"));
+            return Err(format!(
+                "refused for another reason than `{reason}`: {error}"
+            ));
         }
         ran = run(&sessions.free, &case.sql).await;
         how = Ran::Refused;

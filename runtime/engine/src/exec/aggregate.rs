@@ -45,7 +45,7 @@ use super::dictionary::{Dictionary, Encoder};
 use super::failure::{Failure, add_counts, fallback, refused, run_original};
 use super::feed::{Consumer, feed};
 use super::relation::{MEMORY_WAIT, blocking, relation, tables};
-use super::{Device, finish, replaced};
+use super::{Device, finish, in_any_order, replaced};
 use crate::lower::{DerivedText, Joined, LateValues};
 use crate::report::{Fallback, PipelineReport};
 
@@ -194,7 +194,7 @@ impl ExecutionPlan for GpuAggregateExec {
             self.device.clone(),
             Arc::clone(&self.original),
             AggregatePipeline {
-                source,
+                source: in_any_order(source),
                 joined,
                 ..self.pipeline.clone()
             },

@@ -24,7 +24,7 @@ use kernels::gpu::{Gpu, PinnedPool, Target};
 use kernels::jit::Jit;
 
 use crate::error::{Error, Result};
-use crate::lower::Joined;
+use crate::lower::{Joined, without_exchange};
 
 /// A device, its kernels, and what may be used of it: handed to every node that runs
 /// on it. Clones share everything.
@@ -132,7 +132,17 @@ pub fn gpu_node(plan: &Arc<dyn ExecutionPlan>) -> Option<GpuNode<'_>> {
     })
 }
 
-/// The source and the joined relations of a node whose children were replaced.
+/// A node that has the rows of this one, in any order and in any partitions.
+fn in_any_order(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let below = without_exchange(&plan);
+    match below.downcast_ref::<GpuSortExec>() {
+        Some(sort) if sort.fetch().is_none() => in_any_order(Arc::clone(sort.children()[0])),
+        _ => Arc::clone(below),
+    }
+}
+
+/// The source and the joined relations of a node whose children were replaced. What a
+/// child does for the order and the partitions of its rows is not needed by joins.
 fn replaced(
     children: Vec<Arc<dyn ExecutionPlan>>,
     joined: &[Joined],
@@ -140,8 +150,12 @@ fn replaced(
     let mut children = children.into_iter();
     match children.next() {
         Some(source) if children.len() == joined.len() => {
+            let source = match joined.is_empty() {
+                true => source,
+                false => in_any_order(source),
+            };
             let joined = joined.iter().zip(children).map(|(joined, plan)| Joined {
-                plan,
+                plan: in_any_order(plan),
                 build: joined.build.clone(),
             });
             Ok((source, joined.collect()))

@@ -51,7 +51,7 @@ const TAKE_ROWS: usize = 1 << 16;
 pub struct KeyColumn {
     /// Its number in the source.
     pub index: usize,
-    /// Whether it is text, which is replaced by its rank.
+    /// Whether it is text that is replaced by its rank.
     pub is_text: bool,
 }
 
@@ -147,6 +147,10 @@ impl ExecutionPlan for GpuSortExec {
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.pipeline.source]
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.pipeline.fetch
     }
 
     fn apply_expressions(

@@ -18,10 +18,12 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use kernels::ir::{BinaryOp, Build, BuildKey, Expr, JoinKey, Kind, Probe, ProbeKind, Step, Type};
 
-use super::expr::lower;
+use super::expr::{is_hint, lower};
 use super::inputs::Inputs;
 use super::late::LateValues;
 use crate::report::Reason;
@@ -79,12 +81,23 @@ pub fn lower_exchanged(
     .chain(plan, operators)
 }
 
-/// What an exchange that only gathers or spreads rows reads from.
+/// The node alone, as the source of all its columns.
+pub fn lower_source(plan: &Arc<dyn ExecutionPlan>, late: &LateValues) -> Chain {
+    let lowering = Lowering {
+        late,
+        keeps_partitions: false,
+    };
+    lowering.source(without_exchange(plan))
+}
+
+/// What a node reads from that only gathers, spreads or orders rows.
 pub fn without_exchange(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
-    let gathers = plan.downcast_ref::<CoalescePartitionsExec>();
-    let moves_all = gathers.is_some_and(|exchange| exchange.fetch().is_none())
+    let moves = plan.is::<CoalescePartitionsExec>()
         || plan.is::<CooperativeExec>()
-        || plan.is::<RepartitionExec>();
+        || plan.is::<RepartitionExec>()
+        || plan.is::<SortExec>()
+        || plan.is::<SortPreservingMergeExec>();
+    let moves_all = moves && plan.fetch().is_none();
     match plan.children().first() {
         Some(child) if moves_all => without_exchange(child),
         _ => plan,
@@ -163,8 +176,10 @@ impl Lowering<'_> {
             operators.push("source".to_string());
             below = self.source(filter.input());
         }
-        let condition = lower(filter.predicate(), &below.inputs)?;
-        below.steps.push(Step::Filter(condition));
+        if !is_hint(filter.predicate()) {
+            let condition = lower(filter.predicate(), &below.inputs)?;
+            below.steps.push(Step::Filter(condition));
+        }
         if let Some(kept) = filter.projection().as_ref() {
             below.inputs = below.inputs.select(kept.iter().copied());
         }

@@ -7,8 +7,8 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr,
-    Literal as PhysicalLiteral, NegativeExpr, NotExpr,
+    BinaryExpr, CaseExpr, CastExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr,
+    IsNullExpr, LikeExpr, Literal as PhysicalLiteral, NegativeExpr, NotExpr,
 };
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_plan::PhysicalExpr;
@@ -34,6 +34,9 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
     if let Some(literal) = expr.downcast_ref::<PhysicalLiteral>() {
         return lower_literal(literal.value()).map_err(|e| reason(&e, expr));
     }
+    if is_hint(expr) {
+        return Ok(Expr::literal(Literal::Bool(true), Type::Bool));
+    }
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         return lower_binary(expr, binary, inputs);
     }
@@ -52,6 +55,9 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
     if let Some(cast) = expr.downcast_ref::<CastExpr>() {
         let arg = lower(cast.expr(), inputs)?;
         let ty = type_of(cast.cast_type()).map_err(|e| reason(&e, expr))?;
+        if arg.ty == ty {
+            return Ok(arg);
+        }
         let nullable = arg.nullable;
         let kind = Kind::Cast {
             arg: Arc::new(arg),
@@ -88,6 +94,15 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
         return lower_function(expr, call, inputs);
     }
     Err(unsupported_expression(expr))
+}
+
+/// Whether a condition only lets rows out that an operator above would not keep: a CPU
+/// operator fills it in while it runs, and any answer is right without it.
+pub fn is_hint(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    match expr.downcast_ref::<BinaryExpr>() {
+        Some(both) if *both.op() == Operator::And => is_hint(both.left()) && is_hint(both.right()),
+        _ => expr.is::<DynamicFilterPhysicalExpr>(),
+    }
 }
 
 pub(super) fn unary(

@@ -12,13 +12,14 @@ use datafusion::functions::string::upper::UpperFunc;
 use datafusion::functions::unicode::character_length::CharacterLengthFunc;
 use datafusion::functions::unicode::substr::SubstrFunc;
 use datafusion::physical_expr::ScalarFunctionExpr;
-use datafusion::physical_expr::expressions::{LikeExpr, Literal};
+use datafusion::physical_expr::expressions::{BinaryExpr, LikeExpr, Literal};
 use datafusion::physical_plan::PhysicalExpr;
 use kernels::columns::type_of;
 use kernels::ir::{DatePart, Expr, Kind, TextOp, Type, UnaryOp};
 
 use super::expr::{lower, lower_literal, reason, unary, unsupported_expression};
 use super::inputs::Inputs;
+use crate::guard::arithmetic::Checked;
 use crate::guard::floats::FloatKey;
 use crate::report::Reason;
 
@@ -36,6 +37,12 @@ pub(super) fn lower_function(
             [arg] => unary(UnaryOp::FloatKey, arg, inputs),
             _ => Err(refused()),
         };
+    }
+    if let (Some(checked), [left, right]) = (function.downcast_ref::<Checked>(), call.args()) {
+        // Every operation is checked here; sort keys have it as a function.
+        let (left, right) = (Arc::clone(left), Arc::clone(right));
+        let plain = BinaryExpr::new(left, checked.operator(), right);
+        return lower(&(Arc::new(plain) as Arc<dyn PhysicalExpr>), inputs);
     }
     if function.is::<DatePartFunc>() || function.is::<DateTruncFunc>() {
         let [part, arg] = call.args() else {

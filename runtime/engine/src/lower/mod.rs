@@ -10,8 +10,8 @@ mod functions;
 mod inputs;
 mod late;
 
-pub use chain::{Chain, Joined, lower_chain, lower_exchanged, without_exchange};
+pub use chain::{Chain, Joined, lower_chain, lower_exchanged, lower_source, without_exchange};
 pub(crate) use expr::lower_literal;
-pub use expr::{lower, reason};
+pub use expr::{is_hint, lower, reason};
 pub use inputs::{DerivedText, Inputs, Origin};
 pub use late::LateValues;

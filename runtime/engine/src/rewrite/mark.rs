@@ -9,7 +9,7 @@ use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
-use datafusion::physical_expr::expressions::{Column, Literal as PhysicalLiteral};
+use datafusion::physical_expr::expressions::{CastExpr, Column, Literal as PhysicalLiteral};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -25,7 +25,7 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::udaf::AggregateFunctionExpr;
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr};
+use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use kernels::codegen::{check_collect, check_sort};
 use kernels::columns::arrow_type;
 use kernels::ir::{
@@ -38,8 +38,8 @@ use crate::exec::{
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
 use crate::lower::{
-    Chain, DerivedText, Inputs, LateValues, Origin, lower, lower_chain, lower_exchanged,
-    lower_literal, reason, without_exchange,
+    Chain, DerivedText, Inputs, LateValues, Origin, is_hint, lower, lower_chain, lower_exchanged,
+    lower_literal, lower_source, reason, without_exchange,
 };
 use crate::report::Reason;
 
@@ -208,8 +208,8 @@ fn of_type(value: Expr, field: &Field) -> Result<Expr, Reason> {
     Ok(value)
 }
 
-/// Lowers a sort into one partition: a sort of one partition, or sorted partitions and
-/// their merge.
+/// Lowers a sort: of all rows into one partition, which whoever merges sorted partitions
+/// takes as well, or sorted partitions and their merge.
 fn mark_sort(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<SortPipeline, Reason>> {
     if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
         // What keeps the sort below on the CPU is told there.
@@ -224,15 +224,7 @@ fn mark_sort(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<SortPipeline, Reaso
         return lower_sort(sort, fetch).ok().map(Ok);
     }
     let sort = plan.downcast_ref::<SortExec>()?;
-    let marked = lower_sort(sort, sort.fetch());
-    let spread = sort.input().output_partitioning().partition_count() > 1;
-    if marked.is_ok() && sort.preserve_partitioning() && spread {
-        return Some(Err(refused(
-            "unsupported-sort",
-            "a sort within partitions is not on the GPU yet",
-        )));
-    }
-    Some(marked)
+    Some(lower_sort(sort, sort.fetch()))
 }
 
 fn lower_sort(sort: &SortExec, fetch: Option<usize>) -> Result<SortPipeline, Reason> {
@@ -244,27 +236,38 @@ fn lower_sort(sort: &SortExec, fetch: Option<usize>) -> Result<SortPipeline, Rea
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
         )
     };
-    let mut used: Vec<usize> = sort
-        .expr()
-        .iter()
-        .flat_map(|key| collect_columns(&key.expr))
+    // Text that is a key itself is there as its ranks, beside what expressions read.
+    let ranked = |key: &Arc<dyn PhysicalExpr>| {
+        let column = key.downcast_ref::<Column>()?;
+        is_text(column.index()).then_some(column.index())
+    };
+    let computed = sort.expr().iter().map(|key| &key.expr);
+    let computed = computed.filter(|key| ranked(key).is_none());
+    let mut used: Vec<usize> = computed
+        .flat_map(collect_columns)
         .map(|column| column.index())
         .collect();
     used.sort_unstable();
     used.dedup();
     let inputs = Inputs::numbered(&schema, &used, &LateValues::default());
+    let mut key_columns: Vec<KeyColumn> = used
+        .iter()
+        .map(|index| KeyColumn {
+            index: *index,
+            is_text: false,
+        })
+        .collect();
     let mut keys = Vec::new();
     for key in sort.expr() {
-        let text = key
-            .expr
-            .downcast_ref::<Column>()
-            .filter(|column| is_text(column.index()));
-        let value = match text {
-            Some(column) => {
-                let number = used.iter().position(|index| *index == column.index());
-                let nullable = schema.field(column.index()).is_nullable();
+        let value = match ranked(&key.expr) {
+            Some(index) => {
+                let nullable = schema.field(index).is_nullable();
                 let ranks = Type::Int(IntWidth::W32);
-                Expr::column(number.unwrap_or_default(), ranks, nullable)
+                key_columns.push(KeyColumn {
+                    index,
+                    is_text: true,
+                });
+                Expr::column(key_columns.len() - 1, ranks, nullable)
             }
             None => lower(&key.expr, &inputs)?,
         };
@@ -276,14 +279,10 @@ fn lower_sort(sort: &SortExec, fetch: Option<usize>) -> Result<SortPipeline, Rea
     }
     let lowered = Sort { keys };
     check_sort(&lowered).map_err(|unsupported| reason(&unsupported, "sort key"))?;
-    let key_columns = used.iter().map(|index| KeyColumn {
-        index: *index,
-        is_text: is_text(*index),
-    });
     Ok(SortPipeline {
         source: Arc::clone(without_exchange(sort.input())),
         sort: lowered,
-        key_columns: key_columns.collect(),
+        key_columns,
         fetch,
         operators: vec!["GpuSort".to_string(), "source".to_string()],
     })
@@ -293,8 +292,18 @@ fn lower_sort(sort: &SortExec, fetch: Option<usize>) -> Result<SortPipeline, Rea
 /// renames columns and adds constants.
 pub fn computes_nothing(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-        let mut exprs = projection.expr().iter();
-        return exprs.all(|e| e.expr.is::<Column>() || e.expr.is::<PhysicalLiteral>());
+        let input = projection.input().schema();
+        let is_same = |expr: &Arc<dyn PhysicalExpr>| match expr.downcast_ref::<CastExpr>() {
+            Some(cast) => {
+                let from = cast.expr().data_type(&input);
+                cast.expr().is::<Column>() && from.is_ok_and(|from| from == *cast.cast_type())
+            }
+            None => expr.is::<Column>() || expr.is::<PhysicalLiteral>(),
+        };
+        return projection.expr().iter().all(|e| is_same(&e.expr));
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        return is_hint(filter.predicate());
     }
     plan.is::<CoalescePartitionsExec>()
         || plan.is::<ScalarSubqueryExec>()
@@ -333,12 +342,12 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
     }
     let mut operators = vec!["GpuAggregate".to_string()];
     let late = LateValues::default();
-    let chain = lower_exchanged(first.input(), &late, &mut operators)?;
+    let mut chain = lower_exchanged(first.input(), &late, &mut operators)?;
     if chain.fetch.is_some() {
-        return Err(refused(
-            "unsupported-limit",
-            "an aggregate of a filter with a row limit is not on the GPU yet",
-        ));
+        // What counts its rows is a pipeline of its own.
+        chain = lower_source(first.input(), &late);
+        operators.truncate(1);
+        operators.push("source".to_string());
     }
     let inputs = &chain.inputs;
 

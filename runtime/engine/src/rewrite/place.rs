@@ -5,9 +5,13 @@ use std::sync::{Arc, Mutex};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
+use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, Partitioning, PhysicalExpr,
+};
 
 use super::choose::{choose, not_worth_it};
 use super::gather::gather;
@@ -77,16 +81,35 @@ impl GpuRewrite {
                 self.allow_fallback,
             )),
         };
-        // What is above may rely on rows being spread by their key.
-        let node = match plan.output_partitioning() {
-            Partitioning::Hash(keys, n) if *n > 1 && node.is::<GpuAggregateExec>() => {
-                let spread = Partitioning::Hash(keys.clone(), *n);
-                Arc::new(RepartitionExec::try_new(node, spread)?) as Arc<dyn ExecutionPlan>
-            }
-            _ => node,
-        };
+        let node = self.keep_promises(&plan, node)?;
         // What is below the pipeline may hold aggregates of its own.
         Ok(Transformed::new(node, true, TreeNodeRecursion::Continue))
+    }
+
+    /// What is above a node may rely on its rows being spread by a key, or ordered; a
+    /// node that gives all rows in one partition, in any order, needs that done after it.
+    fn keep_promises(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        node: Arc<dyn ExecutionPlan>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut node = node;
+        if let Some(order) = plan.output_ordering()
+            && node.output_ordering().is_none()
+        {
+            let sort: Arc<dyn ExecutionPlan> = Arc::new(SortExec::new(order.clone(), node));
+            node = self.place(sort)?.data;
+        }
+        if let Partitioning::Hash(keys, n) = plan.output_partitioning()
+            && node.output_partitioning().partition_count() != *n
+            // A key that is no column any more is nothing to rely on.
+            && !keys.iter().any(has_unknown_column)
+        {
+            let spread = Partitioning::Hash(keys.clone(), *n);
+            // Rows of one partition keep their order while they are spread.
+            node = Arc::new(RepartitionExec::try_new(node, spread)?);
+        }
+        Ok(node)
     }
 
     fn refuse(&self, node: &str, reason: Reason) {
@@ -101,6 +124,10 @@ impl GpuRewrite {
             refused.push(fallback);
         }
     }
+}
+
+fn has_unknown_column(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.is::<UnKnownColumn>() || expr.children().into_iter().any(has_unknown_column)
 }
 
 impl PhysicalOptimizerRule for GpuRewrite {
