@@ -3,5 +3,6 @@
 pub mod answers;
 pub mod cases;
 pub mod layout;
+pub mod random;
 pub mod routes;
 pub mod rows;

@@ -19,6 +19,8 @@ pub enum Route {
     Gpu,
     /// The GPU; what the GPU path refuses is an error.
     GpuOnly,
+    /// As [`Route::Gpu`], with so little device memory that much does not fit.
+    TightGpu,
 }
 
 impl Route {
@@ -31,13 +33,14 @@ impl Route {
             preview_rows: usize::MAX,
             fallback: match self {
                 Route::GpuOnly => FallbackPolicy::Fail,
-                Route::Cpu | Route::Gpu => FallbackPolicy::Cpu,
+                Route::Cpu | Route::Gpu | Route::TightGpu => FallbackPolicy::Cpu,
             },
             ..Settings::default()
         };
         match self {
             Route::Cpu => Session::new(settings),
             Route::Gpu | Route::GpuOnly => Session::with_device(settings, device(cache)),
+            Route::TightGpu => Session::with_device(settings, tight(device(cache))),
         }
         .expect("a session")
     }
@@ -56,6 +59,15 @@ fn device(cache: &Path) -> Device {
         Device::new(gpu, jit, DeviceLimits::default())
     };
     DEVICE.get_or_init(open).clone()
+}
+
+/// The same device, of which little memory may be used.
+fn tight(device: Device) -> Device {
+    let limits = DeviceLimits {
+        memory_bytes: 4 << 10,
+        ..DeviceLimits::default()
+    };
+    Device::new(device.gpu, device.jit, limits)
 }
 
 /// Joins spread both sides by their keys, as they do for tables that are large, instead
