@@ -37,7 +37,7 @@ use crate::guard;
 use crate::guard::statement::Role;
 use crate::memory::Budget;
 use crate::report::{OutputReport, SourceReport, StageReport, StatementReport};
-use crate::rewrite::GpuRewrite;
+use crate::rewrite::{GpuRewrite, with_plain_scans};
 use crate::settings::{
     CsvOptions, Dialect, FallbackPolicy, Format, Output, OutputFormat, Settings, Stage,
     StorageOptions, Table,
@@ -987,6 +987,11 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
         .with_runtime_env(runtime)
         .with_default_features();
     let mut builder = guard::install(builder);
+    if !rules.is_empty()
+        && let Some(own) = builder.physical_optimizers().take()
+    {
+        builder = builder.with_physical_optimizer_rules(with_plain_scans(own.rules));
+    }
     for rule in rules {
         builder = builder.with_physical_optimizer_rule(rule);
     }

@@ -8,9 +8,9 @@
 //!
 //!    | Node | Takes with it | Becomes |
 //!    |---|---|---|
-//!    | complete aggregate | filters, projections, exchanges below | `GpuAggregateExec` |
+//!    | complete aggregate | filters, projections, joins, exchanges, sorts below | `GpuAggregateExec` |
 //!    | sort, or sorts and their merge | exchanges below | `GpuSortExec` |
-//!    | filter, projection | filters and projections below | `GpuCollectExec` |
+//!    | filter, projection, join | filters, projections and joins below | `GpuCollectExec` |
 //!
 //! 3. `choose` keeps a filter or projection on the CPU when what feeds it stays there
 //!    too: the rows would cross for little work. It comes after `mark`, because only
@@ -19,15 +19,20 @@
 //!    last, because a subtree is replaced whole or not at all. What feeds the node is
 //!    looked at next.
 //!
+//! Before all that, among DataFusion's own rules, `scans` keeps computation out of scans.
+//!
 //! Exchanges inside a subtree vanish where one device handles all rows. Where the plan
-//! above relies on the partitioning that the subtree had, an exchange above the new
-//! node provides it again; a collect keeps its partitions and their order.
+//! above may rely on the partitioning or the order that the subtree had, an exchange or
+//! a sort above the new node provides it again; one that another GPU node reads is taken
+//! off. A collect without joins keeps its partitions and their order.
 
 mod choose;
 mod gather;
 mod mark;
 mod place;
+mod scans;
 
 pub use choose::{choose, not_worth_it};
 pub use mark::{Candidate, computes_nothing, mark};
 pub use place::GpuRewrite;
+pub use scans::with_plain_scans;
