@@ -947,14 +947,6 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
             Dialect::Spark => "nulls_min",
         },
     )?;
-    if !rules.is_empty() {
-        // A partition that falls back is read again by itself, so it must have the rows
-        // that it had before, and not those that another partition took over.
-        set(
-            "datafusion.execution.enable_file_stream_work_stealing",
-            "false",
-        )?;
-    }
     config.options_mut().sql_parser.dialect = match settings.dialect {
         Dialect::Generic => SqlDialect::Generic,
         Dialect::PostgreSql => SqlDialect::PostgreSQL,

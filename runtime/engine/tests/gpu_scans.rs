@@ -1,5 +1,4 @@
-//! Scans of files under the GPU rewrite: they read columns and compute nothing, and a
-//! partition that falls back has its own rows only.
+//! Scans of files under the GPU rewrite: they read columns and compute nothing.
 
 mod support;
 
@@ -68,19 +67,4 @@ async fn scans_compute_nothing() {
     let mut got = rows(&ran.report.preview);
     got.sort();
     assert_eq!(got, ["2|a|1|2", "4|b|2|3", "6|c|3|4", "8|é|4|5"]);
-}
-
-#[tokio::test]
-async fn a_partition_that_falls_back_has_its_own_rows() {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path());
-    let session = session(folder.path(), FallbackPolicy::Cpu).await;
-    // Upper case beyond ASCII has no device form, which shows when the rows are there.
-    let sql = "select k from t where upper(s) >= 'A'";
-    for _ in 0..5 {
-        let ran = run(&session, &Stage::new("r", sql)).await.unwrap();
-        let mut got = rows(&ran.report.preview);
-        got.sort();
-        assert_eq!(got, ["1", "2", "3", "4"]);
-    }
 }

@@ -241,7 +241,7 @@ impl ExecutionPlan for GpuAggregateExec {
                 Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
                 Err(Failure::Device(reason)) => {
                     record(&outcome, Outcome::FellBack(fallback(&original, reason)));
-                    Ok(run_original(original, None, context)?.boxed())
+                    Ok(run_original(original, context)?.boxed())
                 }
             }
         })

@@ -13,8 +13,7 @@
 //!
 //! Columns that are only passed through never leave the host, so they may have any
 //! Arrow type. Each partition of the source is one of the node. A chunk's rows are
-//! emitted when the chunk is done; the CPU subtree can take over a partition only
-//! while nothing of it was emitted.
+//! emitted when the chunk is done; from any chunk on the CPU can take over.
 //!
 //! Whole, when there are joins, or when another GPU node reads the result:
 //!
@@ -61,9 +60,10 @@ use super::codes::{Codes, Texts, internal};
 use super::failure::{Failure, add_counts, fallback, refused, run_original};
 use super::feed::CHUNK_ROWS;
 use super::relation::{blocking, relation, tables, text_of};
+use super::rest::run_over;
 use super::{Device, gpu_node, replaced};
 use crate::lower::{Joined, LateValues};
-use crate::report::PipelineReport;
+use crate::report::{PipelineReport, Reason};
 
 /// Where one output column comes from.
 #[derive(Debug, Clone)]
@@ -110,6 +110,8 @@ pub struct CollectPipeline {
     pub late: LateValues,
     /// The most rows of a partition.
     pub fetch: Option<usize>,
+    /// How many nodes of the CPU subtree stand above the source, when it is streamed.
+    pub depth: usize,
     /// The operators in the pipeline, top first.
     pub operators: Vec<String>,
     /// What statistics prove about source columns.
@@ -288,24 +290,28 @@ impl ExecutionPlan for GpuCollectExec {
         let original = Arc::clone(&self.original);
         let outcome = Arc::clone(&self.outcome);
         let allow_fallback = self.allow_fallback;
+        let depth = self.pipeline.depth;
         let mut builder = RecordBatchReceiverStream::builder(self.schema(), 2);
         let to = builder.tx();
         builder.spawn(async move {
-            let mut n_emitted = 0;
-            let reason = match job.run(&to, &mut n_emitted).await {
-                Ok(report) => {
+            let (reason, rest) = match job.run(&to).await? {
+                Ended::Done(report) => {
                     add_outcome(&outcome, Outcome::Ran(report));
                     return Ok(());
                 }
-                Err(Failure::User(error)) => return Err(error),
-                Err(Failure::Device(reason)) => reason,
+                Ended::Stopped(reason, rest) => (reason, rest),
             };
-            if !allow_fallback || n_emitted > 0 {
+            if !allow_fallback {
                 return Err(refused(&original, &reason));
             }
             add_outcome(&outcome, Outcome::FellBack(fallback(&original, reason)));
-            let mut rows = run_original(original, Some(partition), context)?;
-            while let Some(batch) = rows.next().await {
+            let mut left = rest.left;
+            let mut rows = run_over(&original, depth, rest.rows(), context)?;
+            while left > 0
+                && let Some(batch) = rows.next().await
+            {
+                let batch = batch.map(|batch| batch.slice(0, batch.num_rows().min(left)));
+                left -= batch.as_ref().map_or(0, RecordBatch::num_rows);
                 if to.send(batch).await.is_err() {
                     break;
                 }
@@ -433,7 +439,7 @@ impl GpuCollectExec {
                     let fell = Outcome::FellBack(fallback(&node.original, reason));
                     add_outcome(&node.outcome, fell);
                     let original = Arc::clone(&node.original);
-                    Ok(run_original(original, None, context)?.boxed())
+                    Ok(run_original(original, context)?.boxed())
                 }
             }
         })
@@ -548,25 +554,25 @@ struct Job {
 }
 
 impl Job {
-    async fn run(
-        mut self,
-        to: &Sender<Result<RecordBatch>>,
-        n_emitted: &mut usize,
-    ) -> Result<PipelineReport, Failure> {
+    async fn run(mut self, to: &Sender<Result<RecordBatch>>) -> Result<Ended> {
         let (device, pipeline) = (&self.device, &self.pipeline);
-        let mut run = CollectRun::new(
+        let mut left = pipeline.fetch.unwrap_or(usize::MAX);
+        let run = CollectRun::new(
             Arc::clone(&device.gpu),
             Arc::clone(&device.jit),
             &device.pinned,
             self.form.collect.map(&|expr| expr.with_late(&self.late)),
             Arc::clone(&pipeline.known),
-        )?;
+        );
+        let mut run = match run.map_err(Failure::from) {
+            Ok(run) => run,
+            Err(failure) => return self.stopped(failure, None, left),
+        };
         let mut report = PipelineReport {
             operators: pipeline.operators.clone(),
             device: device.name(),
             ..PipelineReport::default()
         };
-        let mut left = pipeline.fetch.unwrap_or(usize::MAX);
         let mut pending: Vec<RecordBatch> = Vec::new();
         let mut pending_rows = 0;
         let mut done = false;
@@ -589,15 +595,18 @@ impl Job {
             let (schema, outputs) = (Arc::clone(&self.schema), self.form.outputs.clone());
             let permit = device.admission.acquire().await;
             // Staging, launching and taking block; a thread of the runtime must not.
-            let (used, collected) = tokio::task::spawn_blocking(move || {
+            let (used, chunk, collected) = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 let collected = collect_chunk(&mut run, &chunk, &schema, &outputs);
-                (run, collected)
+                (run, chunk, collected)
             })
             .await
             .map_err(|e| DataFusionError::Internal(format!("the device thread ended: {e}")))?;
             run = used;
-            let rows = collected?;
+            let rows = match collected {
+                Ok(rows) => rows,
+                Err(failure) => return self.stopped(failure, Some(chunk), left),
+            };
             report.staging_ms += started.elapsed().as_secs_f64() * 1e3;
 
             let n_rows = rows.num_rows().min(left);
@@ -605,7 +614,6 @@ impl Job {
             report.rows_out += n_rows as u64;
             for first in (0..n_rows).step_by(self.batch_rows) {
                 let part = rows.slice(first, self.batch_rows.min(n_rows - first));
-                *n_emitted += part.num_rows();
                 if to.send(Ok(part)).await.is_err() {
                     // Nobody wants more.
                     done = true;
@@ -615,7 +623,44 @@ impl Job {
         }
         report.kernel = run.kernel_name().unwrap_or_default().to_string();
         add_counts(&mut report, run.counts(), device);
-        Ok(report)
+        Ok(Ended::Done(report))
+    }
+
+    fn stopped(self, failure: Failure, chunk: Option<RecordBatch>, left: usize) -> Result<Ended> {
+        match failure {
+            Failure::User(error) => Err(error),
+            Failure::Device(reason) => {
+                let rows = self.rows;
+                Ok(Ended::Stopped(reason, Rest { chunk, rows, left }))
+            }
+        }
+    }
+}
+
+/// How a partition's run on the device ended.
+enum Ended {
+    Done(PipelineReport),
+    Stopped(Reason, Rest),
+}
+
+/// What the device did not get to.
+struct Rest {
+    /// The chunk that it could not do.
+    chunk: Option<RecordBatch>,
+    /// The rows after that.
+    rows: SendableRecordBatchStream,
+    /// The most rows that are still wanted.
+    left: usize,
+}
+
+impl Rest {
+    fn rows(self) -> SendableRecordBatchStream {
+        let schema = self.rows.schema();
+        let chunk = futures::stream::iter(self.chunk.map(Ok));
+        Box::pin(RecordBatchStreamAdapter::new(
+            schema,
+            chunk.chain(self.rows),
+        ))
     }
 }
 

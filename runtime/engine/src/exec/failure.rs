@@ -94,18 +94,14 @@ pub fn refused(original: &Arc<dyn ExecutionPlan>, reason: &Reason) -> DataFusion
     DataFusionError::External(Box::new(Error::FallbackRefused { what }))
 }
 
-/// Runs the CPU subtree from its start: the nodes that it shares with the pipeline's
+/// Runs all partitions of the CPU subtree from their start: the nodes that it shares with the pipeline's
 /// source have been executed once, and some of them can be only once.
 pub fn run_original(
     original: Arc<dyn ExecutionPlan>,
-    partition: Option<usize>,
     context: Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream, DataFusionError> {
     let fresh = reset_plan_states(original)?;
-    match partition {
-        Some(partition) => fresh.execute(partition, context),
-        None => CoalescePartitionsExec::new(fresh).execute(0, context),
-    }
+    CoalescePartitionsExec::new(fresh).execute(0, context)
 }
 
 /// What a run's counts say in the report.

@@ -8,11 +8,13 @@ mod failure;
 mod feed;
 mod finish;
 mod relation;
+mod rest;
 mod sort;
 
 pub use aggregate::{AggregatePipeline, GpuAggregateExec, Outcome, Output};
 pub use codes::Codes;
 pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
+pub use rest::depth_of;
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 
 use std::path::Path;

@@ -34,6 +34,7 @@ use kernels::ir::{
 
 use crate::exec::{
     AggregatePipeline, Codes, CollectForm, CollectPipeline, KeyColumn, Output, SortPipeline, Taken,
+    depth_of,
 };
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
@@ -118,8 +119,10 @@ fn mark_collect(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<CollectPipeline,
             return Some(Err(reason(&unsupported, plan.name())));
         }
     }
+    let depth = depth_of(plan, &chain.source);
     Some(Ok(CollectPipeline {
         known: Arc::new(known_ranges(&chain.source)),
+        depth: depth.unwrap_or_default(),
         source: chain.source,
         joined: chain.joined,
         streamed,
