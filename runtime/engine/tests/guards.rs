@@ -522,3 +522,26 @@ async fn guards_leave_ordinary_sql_alone() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_filter_keeps_to_its_column_of_two_with_one_name() {
+    let from = "CREATE TABLE l AS SELECT * FROM (VALUES (1, 'a'), (2, 'b')) t(k, s); \
+                CREATE TABLE r AS SELECT * FROM (VALUES (1, 'x', 10), (3, 'y', 30), (4, NULL, 40)) t(k, s, v); \
+                SELECT r.v FROM l RIGHT JOIN (SELECT * FROM r WHERE v > 0) r ON l.k = r.k WHERE";
+    check_some_fixed(&[
+        (format!("{from} l.s IS NULL ORDER BY 1"), &["30", "40"]),
+        (
+            format!("{from} l.s IS NULL AND r.s IS NOT NULL ORDER BY 1"),
+            &["30"],
+        ),
+        (
+            format!("{from} l.s IS NULL OR r.s <> l.s ORDER BY 1"),
+            &["10", "30", "40"],
+        ),
+        (
+            format!("{from} l.s IS NOT DISTINCT FROM r.s ORDER BY 1"),
+            &["40"],
+        ),
+    ])
+    .await;
+}

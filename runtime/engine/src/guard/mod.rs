@@ -13,12 +13,14 @@
 //! 4. [`arithmetic`]: last in the analysis, before constants are folded; then back
 //!    to plain nodes, now checked, as the first physical rule, so that every
 //!    physical rule sees plain arithmetic.
-//! 5. [`sum`] and [`extremes`]: the aggregate functions, at run time.
+//! 5. [`pushdown`]: around the physical rules that move filters.
+//! 6. [`sum`] and [`extremes`]: the aggregate functions, at run time.
 
 pub mod arithmetic;
 pub mod extremes;
 pub mod floats;
 pub mod not_in;
+pub mod pushdown;
 pub mod statement;
 pub mod sum;
 
@@ -43,7 +45,12 @@ pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
 
     let mut physical: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
         vec![Arc::new(arithmetic::UseChecked)];
-    physical.extend(PhysicalOptimizer::new().rules);
+    physical.extend(
+        PhysicalOptimizer::new()
+            .rules
+            .into_iter()
+            .map(pushdown::walled),
+    );
 
     builder
         .with_analyzer_rules(analyzer.rules)
