@@ -545,3 +545,30 @@ async fn a_filter_keeps_to_its_column_of_two_with_one_name() {
     ])
     .await;
 }
+
+#[tokio::test]
+async fn null_equals_null_only_where_it_is_asked_for() {
+    let tables = "CREATE TABLE a AS SELECT * FROM (VALUES (1, 1), (2, NULL), (NULL, 3)) t(k, x); \
+                  CREATE TABLE b AS SELECT * FROM (VALUES (1, 1), (2, NULL), (NULL, 4)) t(k, x);";
+    let null_safe = "SELECT a.k, b.x FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k";
+    let more = "JOIN b c ON c.k = b.k AND b.x = c.x";
+    check_some_fixed(&[
+        (
+            format!("{tables} {null_safe} WHERE a.x = b.x ORDER BY 1"),
+            &["1|1"],
+        ),
+        (format!("{tables} {null_safe} {more} ORDER BY 1"), &["1|1"]),
+    ])
+    .await;
+    check_some_fixed(&[
+        (
+            format!("{tables} {null_safe} JOIN b c ON c.x = b.x ORDER BY 1"),
+            &["1|1", "|4"],
+        ),
+        (
+            format!("{tables} SELECT a.k, c.x FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k JOIN a c ON c.x = a.x ORDER BY 1"),
+            &["1|1", "|3"],
+        ),
+    ])
+    .await;
+}

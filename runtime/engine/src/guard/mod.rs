@@ -13,13 +13,15 @@
 //! 4. [`arithmetic`]: last in the analysis, before constants are folded; then back
 //!    to plain nodes, now checked, as the first physical rule, so that every
 //!    physical rule sees plain arithmetic.
-//! 5. [`pushdown`]: around the physical rules that move filters.
-//! 6. [`sum`] and [`extremes`]: the aggregate functions, at run time.
+//! 5. [`null_safe`]: around the logical rules that lose whether NULL equals NULL.
+//! 6. [`pushdown`]: around the physical rules that move filters.
+//! 7. [`sum`] and [`extremes`]: the aggregate functions, at run time.
 
 pub mod arithmetic;
 pub mod extremes;
 pub mod floats;
 pub mod not_in;
+pub mod null_safe;
 pub mod pushdown;
 pub mod statement;
 pub mod sum;
@@ -31,6 +33,7 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan};
+use datafusion::optimizer::Optimizer;
 use datafusion::optimizer::analyzer::Analyzer;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
@@ -52,8 +55,11 @@ pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
             .map(pushdown::walled),
     );
 
+    let logical = Optimizer::new().rules.into_iter().map(null_safe::kept);
+
     builder
         .with_analyzer_rules(analyzer.rules)
+        .with_optimizer_rules(logical.collect())
         .with_physical_optimizer_rules(physical)
 }
 
