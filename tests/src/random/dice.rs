@@ -9,12 +9,12 @@ impl Dice {
     pub fn new(seed: u64) -> Dice {
         let mut dice = Dice(seed);
         // Seeds that follow one another begin alike.
-        dice.next();
+        dice.roll();
         dice
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,12 +24,12 @@ impl Dice {
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        (self.roll() % n as u64) as usize
     }
 
     /// A number from `from` to `to`, both among them.
     pub fn within(&mut self, from: i64, to: i64) -> i64 {
-        from + (self.next() % (to - from + 1) as u64) as i64
+        from + (self.roll() % (to - from + 1) as u64) as i64
     }
 
     /// True so many times of a hundred.

@@ -142,7 +142,7 @@ fn number(spread: Spread, bits: u32, signed: bool, dice: &mut Dice) -> i128 {
             2 => few(dice),
             _ => {
                 let shift = dice.below(bits as usize) as u32;
-                let random = i128::from(dice.next() >> (64 - bits)) >> shift;
+                let random = i128::from(dice.roll() >> (64 - bits)) >> shift;
                 let signed_one = if dice.chance(50) { -random - 1 } else { random };
                 signed_one.clamp(min, max)
             }
