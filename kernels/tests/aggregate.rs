@@ -8,15 +8,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch,
+    Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array,
+    RecordBatch,
 };
 use arrow::datatypes::DataType;
-use kernels::gpu::{Gpu, HostOptions, PinnedPool, open_cuda, open_host};
+use kernels::codegen::GroupOutput;
+use kernels::columns::read_column;
+use kernels::gpu::{Gpu, HostOptions, PinnedPool, Stream, open_cuda, open_host};
 use kernels::ir::{
     Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Step, Type, UnaryOp,
 };
 use kernels::jit::Jit;
-use kernels::launch::{AggregateRun, GroupTotals, Number};
+use kernels::launch::{AggregateRun, GroupTotals, Loader, Number};
 
 const LENGTHS: [usize; 9] = [0, 1, 31, 32, 33, 127, 128, 129, 3000];
 const INT: Type = Type::Int(IntWidth::W32);
@@ -622,4 +625,165 @@ fn a_call_with_a_filter_counts_only_its_rows() {
 fn types_without_a_device_form_are_refused() {
     let refused = kernels::columns::type_of(&DataType::LargeBinary).unwrap_err();
     assert!(refused.message.contains("LargeBinary"), "{refused}");
+}
+
+/// Groups as columns that stay on the device: dense for keys that lie close together,
+/// hashed for others, and in several launches.
+#[test]
+fn groups_become_columns() {
+    let (gpu, jit) = device();
+    let n = 5000;
+    for (spread, first_rows) in [(2, 1 << 22), (1_000_003, 1 << 22), (1_000_003, 100)] {
+        let keys: Vec<Option<i64>> = (0..n)
+            .map(|row| (row % 11 != 3).then_some((row * 7919 % 1777 - 5) * spread))
+            .collect();
+        let values: Vec<Option<i64>> = (0..n)
+            .map(|row| (row % 5 != 0).then_some(row - 2500))
+            .collect();
+        let batch = RecordBatch::try_from_iter_with_nullable([
+            (
+                "k",
+                Arc::new(Int64Array::from(keys.clone())) as ArrayRef,
+                true,
+            ),
+            (
+                "v",
+                Arc::new(Int64Array::from(values.clone())) as ArrayRef,
+                true,
+            ),
+        ])
+        .unwrap();
+        let call = |function, arg| Call {
+            function,
+            arg,
+            filter: None,
+        };
+        let v = Expr::column(1, Type::I64, true);
+        let aggregate = Aggregate {
+            steps: Vec::new(),
+            keys: vec![Expr::column(0, Type::I64, true)],
+            calls: vec![
+                call(Function::Count, None),
+                call(Function::Sum, Some(v.clone())),
+                call(Function::Max, Some(v.clone())),
+                call(Function::Count, Some(v)),
+            ],
+        };
+        let pool = PinnedPool::new(&gpu, 64 << 20);
+        let loader = Loader::new(&gpu, &pool, vec![0, 1], Arc::default()).unwrap();
+        let chunk = loader.upload(&loader.stage(&batch).unwrap()).unwrap();
+        let mut run = AggregateRun::new(gpu.clone(), jit.clone(), &pool, aggregate, Arc::default())
+            .unwrap()
+            .with_first_rows(first_rows);
+        run.add_all(&chunk).unwrap();
+        assert!(run.is_on_device());
+        let float = Type::Float64;
+        let outputs = [
+            (
+                GroupOutput::Key {
+                    key: 0,
+                    range: None,
+                },
+                Type::I64,
+            ),
+            (GroupOutput::Call(0), Type::I64),
+            (GroupOutput::Call(1), Type::I64),
+            (GroupOutput::Call(2), Type::I64),
+            (
+                GroupOutput::Average {
+                    sum: 1,
+                    count: 3,
+                    scale: 0,
+                },
+                float,
+            ),
+        ];
+        let columns = run.columns(&outputs).unwrap();
+        let stream = Stream::new(&gpu).unwrap();
+        let read = |index: usize, ty| {
+            read_column(&stream, columns.column(index).unwrap(), columns.n_rows, ty).unwrap()
+        };
+        let longs: Vec<ArrayRef> = (0..4).map(|index| read(index, Type::I64)).collect();
+        let average = read(4, float);
+        let long = |index: usize, row: usize| {
+            let array: &Int64Array = longs[index].as_primitive();
+            array.is_valid(row).then(|| array.value(row))
+        };
+        let mut got: Vec<_> = (0..columns.n_rows)
+            .map(|row| {
+                let average: &Float64Array = average.as_primitive();
+                let average = average.is_valid(row).then(|| average.value(row));
+                (
+                    long(0, row),
+                    long(1, row),
+                    long(2, row),
+                    long(3, row),
+                    average,
+                )
+            })
+            .collect();
+        got.sort_by(|a, b| a.partial_cmp(b).unwrap());
+
+        let mut groups: BTreeMap<Option<i64>, Vec<Option<i64>>> = BTreeMap::new();
+        for (key, value) in keys.iter().zip(&values) {
+            groups.entry(*key).or_default().push(*value);
+        }
+        let expected: Vec<_> = groups
+            .into_iter()
+            .map(|(key, values)| {
+                let there: Vec<i64> = values.iter().flatten().copied().collect();
+                let any = !there.is_empty();
+                let sum: i64 = there.iter().sum();
+                (
+                    key,
+                    Some(values.len() as i64),
+                    any.then_some(sum),
+                    there.iter().max().copied(),
+                    any.then(|| sum as f64 / there.len() as f64),
+                )
+            })
+            .collect();
+        assert_eq!(got, expected, "spread {spread}, {first_rows} rows first");
+    }
+}
+
+/// Extremes of values that need 128 bits, in one group, few and many.
+#[test]
+fn extremes_of_128_bit_values() {
+    let n = 3000;
+    let wide = |row: usize| {
+        let high = i128::from(pseudo_random(row, 5) as i64) << 60;
+        (row % 6 != 1).then_some(high + row as i128)
+    };
+    let values: Vec<Option<i128>> = (0..n).map(wide).collect();
+    let array = Decimal128Array::from(values.clone());
+    let array = array.with_precision_and_scale(38, 0).unwrap();
+    let ty = Type::Decimal {
+        precision: 38,
+        scale: 0,
+    };
+    for n_groups in [1, 3, 700] {
+        let keys = Int64Array::from_iter_values((0..n).map(|row| (row % n_groups) as i64));
+        let data = batch(vec![Arc::new(keys), Arc::new(array.clone())]);
+        let arg = Some(column(1, ty));
+        let aggregate = Aggregate {
+            steps: Vec::new(),
+            keys: vec![column(0, LONG)],
+            calls: vec![
+                call(Function::Min, arg.clone()),
+                call(Function::Max, arg.clone()),
+            ],
+        };
+        for parts in [1, 7] {
+            let groups = run(&aggregate, &split(&data, parts)).unwrap();
+            assert_eq!(groups.len(), n_groups);
+            for (key, got) in groups {
+                let group = key[0].unwrap() as usize;
+                let own = || (group..n).step_by(n_groups).filter_map(|row| values[row]);
+                let expected = [own().min(), own().max()];
+                let expected = expected.map(|v| v.map(Number::Integer));
+                assert_eq!(got, expected, "group {group} of {n_groups}, {parts} parts");
+            }
+        }
+    }
 }

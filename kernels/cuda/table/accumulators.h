@@ -190,6 +190,61 @@ struct Max {
   WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) { to.max(at, words[0]); }
 };
 
+// Extremes of values that need 128 bits: low and high word of the ordered value, and a
+// lock that shared copies are changed under. A lock that is free has the initial value.
+WL_DEVICE u128 ordered_wide(i128 v) { return static_cast<u128>(v) ^ (static_cast<u128>(1) << 127); }
+
+template <class Better>
+WL_DEVICE void replace_locked(const GlobalWords& w, u32 at, u128 v, u64 free, u64 taken, Better better) {
+  bool done = false;
+  while (!done) {
+    if (atomic_cas_u64(w.base + at + 2, free, taken) == free) {
+      thread_fence();
+      const u128 old = static_cast<u128>(load_acquire(w.base + at + 1)) << 64 | load_acquire(w.base + at);
+      if (better(v, old)) {
+        store_release(w.base + at, static_cast<u64>(v));
+        store_release(w.base + at + 1, static_cast<u64>(v >> 64));
+      }
+      thread_fence();
+      atomic_exch_u64(w.base + at + 2, free);
+      done = true;
+    }
+  }
+}
+
+template <bool IsMax>
+struct WideExtreme {
+  static constexpr u32 words = 3;
+  static constexpr u64 start = IsMax ? 0 : ~0ULL;
+  WL_MEMBER static bool better(u128 a, u128 b) { return IsMax ? a > b : a < b; }
+  WL_MEMBER static u128 of(const u64* words) { return static_cast<u128>(words[1]) << 64 | words[0]; }
+  WL_MEMBER static u64 initial(u32) { return start; }
+  template <class T>
+  WL_MEMBER static void update(const PrivateWords& w, u32 at, T v) {
+    const u128 mine = ordered_wide(v);
+    if (better(mine, static_cast<u128>(w.get(at + 1)) << 64 | w.get(at))) {
+      w.set(at, static_cast<u64>(mine));
+      w.set(at + 1, static_cast<u64>(mine >> 64));
+    }
+  }
+  WL_MEMBER static void put(const GlobalWords& w, u32 at, u128 v) {
+    replace_locked(w, at, v, start, ~start, [](u128 a, u128 b) { return better(a, b); });
+  }
+  template <class T>
+  WL_MEMBER static void update(const GlobalWords& w, u32 at, T v) {
+    put(w, at, ordered_wide(v));
+  }
+  WL_MEMBER static void combine(u64* into, const u64* other) {
+    if (better(of(other), of(into))) {
+      into[0] = other[0];
+      into[1] = other[1];
+    }
+  }
+  WL_MEMBER static void merge(const GlobalWords& to, u32 at, const u64* words) { put(to, at, of(words)); }
+};
+using MinI128 = WideExtreme<false>;
+using MaxI128 = WideExtreme<true>;
+
 // Adds up the lanes' copies without memory traffic, then one lane merges the sum: a
 // warp of lanes that all hit one word with atomics would take turns instead.
 template <class A>

@@ -21,6 +21,12 @@ WL_DEVICE u32 group_code(const T& key, i64 min, u32 n_values) {
 
 static constexpr u64 NO_FAULT = ~0ULL;
 
+// A key's place among dense groups; null comes last.
+template <class T>
+WL_DEVICE u64 dense_group(const T& key, i64 min, u64 n_values) {
+  return is_valid(key) ? static_cast<u64>(static_cast<i64>(value_of(key)) - min) : n_values;
+}
+
 // Rows are dealt to threads one by one, so that neighbours read neighbours.
 WL_DEVICE u64 first_row() {
   return static_cast<u64>(block_index()) * block_threads() + thread_index();

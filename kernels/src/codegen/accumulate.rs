@@ -19,6 +19,8 @@ pub enum AccumulatorKind {
     SumF64,
     Min,
     Max,
+    MinI128,
+    MaxI128,
 }
 
 impl AccumulatorKind {
@@ -26,7 +28,7 @@ impl AccumulatorKind {
     pub fn words(self) -> usize {
         match self {
             AccumulatorKind::SumI128 => 2,
-            AccumulatorKind::SumI192 => 3,
+            AccumulatorKind::SumI192 | AccumulatorKind::MinI128 | AccumulatorKind::MaxI128 => 3,
             _ => 1,
         }
     }
@@ -34,7 +36,7 @@ impl AccumulatorKind {
     /// What every word starts as.
     pub fn initial(self) -> u64 {
         match self {
-            AccumulatorKind::Min => u64::MAX,
+            AccumulatorKind::Min | AccumulatorKind::MinI128 => u64::MAX,
             _ => 0,
         }
     }
@@ -48,6 +50,8 @@ impl AccumulatorKind {
             AccumulatorKind::SumF64 => "SumF64",
             AccumulatorKind::Min => "Min",
             AccumulatorKind::Max => "Max",
+            AccumulatorKind::MinI128 => "MinI128",
+            AccumulatorKind::MaxI128 => "MaxI128",
         }
     }
 }
@@ -231,12 +235,12 @@ impl Accumulators {
         Ok(match (function, value.register) {
             (Function::Sum, ValueRegister::Integer(_, range)) => self.sum_kind(arg.ty, range),
             (Function::Sum, ValueRegister::F32 | ValueRegister::F64) => AccumulatorKind::SumF64,
-            (Function::Min | Function::Max, ValueRegister::Integer(Register::I128, _)) => {
-                return Err(Unsupported::expression("min or max of a 128-bit value"));
-            }
             (Function::Min | Function::Max, ValueRegister::Text) => {
                 return Err(Unsupported::expression("min or max of text"));
             }
+            // By the type, not the values: every chunk must agree on the layout.
+            (Function::Min, _) if self.is_wide(arg.ty, &value.register) => AccumulatorKind::MinI128,
+            (Function::Max, _) if self.is_wide(arg.ty, &value.register) => AccumulatorKind::MaxI128,
             (Function::Min, _) => AccumulatorKind::Min,
             (Function::Max, _) => AccumulatorKind::Max,
             (_, register) => {
@@ -246,6 +250,16 @@ impl Accumulators {
                 )));
             }
         })
+    }
+
+    /// Whether values may need more than 64 bits: by what is proved about the only chunk,
+    /// or by their type.
+    fn is_wide(&self, ty: Type, register: &ValueRegister) -> bool {
+        match (self.lifetime, register) {
+            (Lifetime::Chunk(_), ValueRegister::Integer(held, _)) => *held == Register::I128,
+            (_, ValueRegister::Integer(..)) => is_wide(ty),
+            _ => false,
+        }
     }
 
     fn sum_kind(&self, ty: Type, range: Range) -> AccumulatorKind {
@@ -262,4 +276,9 @@ impl Accumulators {
             },
         }
     }
+}
+
+/// Whether values of the type may need more than 64 bits.
+fn is_wide(ty: Type) -> bool {
+    ty.full_range().is_some_and(|range| !range.fits(64))
 }

@@ -130,7 +130,7 @@ pub fn generate(
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
     close(&mut emitter, n_loops);
-    let rows = row_loop(&eager, tile_rows, emitter.body());
+    let rows = row_loop("0", &eager, tile_rows, emitter.body());
     (kernel.name, kernel.text) = named(
         "aggregate",
         &kernel_text(&kernel, tables.len(), columns, &rows),

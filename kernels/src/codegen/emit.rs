@@ -902,7 +902,7 @@ fn is_time(ty: Type) -> bool {
     matches!(ty, Type::Date32 | Type::Timestamp(_))
 }
 
-fn overflow_fault(ty: Type) -> &'static str {
+pub(super) fn overflow_fault(ty: Type) -> &'static str {
     match ty {
         Type::Decimal { .. } => "FAULT_DECIMAL_OVERFLOW",
         _ => "FAULT_INTEGER_OVERFLOW",

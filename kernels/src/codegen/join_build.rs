@@ -51,7 +51,7 @@ pub fn generate_build(
         "insert_row(p.j1, p.facts, {}, static_cast<u32>(thread.row));",
         bucket.text
     ));
-    let rows = row_loop(&eager, tile_rows, emitter.body());
+    let rows = row_loop("0", &eager, tile_rows, emitter.body());
     let fields = fields(1, &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}

@@ -52,11 +52,13 @@ pub struct ManyGroupsKernel {
 }
 
 /// Generates the kernel that adds a chunk with these columns and join tables to a
-/// group table.
+/// group table. `rows_max` bounds the rows that are ever added, if the chunk is the only
+/// one: sums may then be proved to fit 64 bits.
 pub fn generate_many(
     aggregate: &Aggregate,
     columns: &HashMap<usize, ColumnShape>,
     tables: &[TableShape],
+    rows_max: Option<u64>,
 ) -> Result<ManyGroupsKernel, Unsupported> {
     let used = aggregate.columns();
     let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
@@ -65,7 +67,10 @@ pub fn generate_many(
     let n_loops = emit_steps(&mut emitter, &aggregate.steps, tables)?;
     let (keys, key_words) = key_layout(&aggregate.keys)?;
     emit_key(&mut emitter, &aggregate.keys, &keys, key_words)?;
-    let mut accumulators = Accumulators::new(Lifetime::Run);
+    let mut accumulators = Accumulators::new(match rows_max {
+        Some(rows) => Lifetime::Chunk(rows),
+        None => Lifetime::Run,
+    });
     let mut calls = Vec::new();
     for call in &aggregate.calls {
         calls.push(accumulators.emit_call(&mut emitter, call)?);
@@ -83,7 +88,7 @@ pub fn generate_many(
         calls,
     };
     close(&mut emitter, n_loops);
-    let rows = row_loop(&eager, tile_rows, emitter.body());
+    let rows = row_loop("p.begin", &eager, tile_rows, emitter.body());
     (kernel.name, kernel.text) =
         named("group", &kernel_text(&kernel, tables.len(), columns, &rows));
     Ok(kernel)
@@ -204,6 +209,7 @@ fn kernel_text(
 struct Params {{
   alignas(16) u64 n_rows;
   alignas(16) u64* first_fault;
+  alignas(16) u64 begin;
   alignas(16) GroupTableRef table;
 {fields}}};
 

@@ -6,8 +6,10 @@
 mod accumulate;
 mod aggregate;
 mod dates;
+mod dense_groups;
 mod emit;
 mod error;
+mod group_values;
 mod join_build;
 mod many_groups;
 mod rows;
@@ -18,8 +20,12 @@ mod widest;
 
 pub use accumulate::{AccumulatorKind, CallState, Slot};
 pub use aggregate::{AggregateKernel, BLOCK_THREADS, KeyCode, TOO_MANY_GROUPS, generate};
+pub use dense_groups::{DenseGroupsKernel, generate_dense};
 pub use emit::{ColumnShape, Emitter, Parameter, Value, ValueRegister};
 pub use error::Unsupported;
+pub use group_values::{
+    GroupKeys, GroupLayout, GroupOutput, GroupValuesKernel, generate_group_values,
+};
 pub use join_build::{BuildKernel, generate_build};
 pub use many_groups::{KeyWords, ManyGroupsKernel, generate_many, rehash_kernel};
 pub use rows::{

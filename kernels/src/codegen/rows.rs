@@ -101,7 +101,10 @@ pub fn generate_collect(
     columns: &HashMap<usize, ColumnShape>,
     tables: &[TableShape],
 ) -> Result<CollectKernel, Unsupported> {
-    let mode = if !tables.is_empty() {
+    let drops = |step: &Step| !matches!(step, Step::Lookup { .. });
+    let mode = if !collect.steps.iter().any(drops) {
+        CollectMode::All
+    } else if !tables.is_empty() {
         CollectMode::Expanded
     } else if !collect.steps.is_empty() {
         CollectMode::Filtered
@@ -126,7 +129,10 @@ pub fn generate_collect(
     emitter.open("const auto write = [&](u64 to)");
     let mut n_loops = 0;
     match mode {
-        CollectMode::All => {}
+        CollectMode::All => {
+            emitter.push_exit("return");
+            n_loops = emit_steps(&mut emitter, &collect.steps, tables)?;
+        }
         CollectMode::Filtered => emitter.line("p.rows[to] = static_cast<u32>(thread.row);"),
         CollectMode::Expanded => {
             emitter.push_exit("return");
@@ -151,6 +157,8 @@ pub fn generate_collect(
     }
     if mode == CollectMode::Expanded {
         emitter.line("++to;");
+    }
+    if mode != CollectMode::Filtered {
         close(&mut emitter, n_loops);
         emitter.pop_exit();
     }

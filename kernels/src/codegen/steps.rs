@@ -38,6 +38,7 @@ pub(super) fn emit_steps(
     for step in steps {
         match step {
             Step::Filter(condition) => emitter.filter(condition)?,
+            Step::Lookup { relation, row } => emit_lookup(emitter, *relation, row)?,
             Step::Probe(probe) => {
                 let shape = probe
                     .relation
@@ -58,6 +59,22 @@ pub(super) fn close(emitter: &mut Emitter, n_loops: usize) {
     for _ in 0..n_loops {
         emitter.close_loop();
     }
+}
+
+/// Emits a row that is known by its number.
+fn emit_lookup(emitter: &mut Emitter, n: usize, row: &crate::ir::Expr) -> Result<(), Unsupported> {
+    let value = emitter.emit(row)?;
+    if !matches!(value.register, ValueRegister::Integer(..)) {
+        return Err(Unsupported::expression("a row number that is no integer"));
+    }
+    emitter.relation(n, value.nullable);
+    let number = format!("static_cast<u32>(value_of({}))", value.text);
+    let row = match value.nullable {
+        true => format!("is_valid({}) ? {number} : NO_ROW", value.text),
+        false => number,
+    };
+    emitter.line(&format!("const u32 r{n} = {row};"));
+    Ok(())
 }
 
 /// Emits one probe; true when it opened a loop.

@@ -52,6 +52,7 @@ pub(super) fn eager_columns(
             let keys = probe.keys.iter().map(|key| &key.probe);
             eager = shapes(&of_source(columns_read(keys)));
         }
+        Some(Step::Lookup { row, .. }) => eager = shapes(&of_source(columns_read([row]))),
         _ => {}
     }
     let tile_rows = match BYTES_IN_FLIGHT / bytes(&eager).max(1) {
@@ -94,8 +95,14 @@ pub(super) fn fields(
     text
 }
 
-/// The loop over the rows of a thread: loads of a tile, then `body` for each row.
-pub(super) fn row_loop(eager: &[(usize, ColumnShape)], tile_rows: usize, body: &str) -> String {
+/// The loop over the rows of a thread, from row `begin` on: loads of a tile, then `body`
+/// for each row.
+pub(super) fn row_loop(
+    begin: &str,
+    eager: &[(usize, ColumnShape)],
+    tile_rows: usize,
+    body: &str,
+) -> String {
     let (mut tiles, mut loads) = (String::new(), String::new());
     for (index, shape) in eager {
         let (register, load) = (shape.value_name(), shape.load_call(*index, "row"));
@@ -103,7 +110,7 @@ pub(super) fn row_loop(eager: &[(usize, ColumnShape)], tile_rows: usize, body: &
         let _ = writeln!(loads, "      t{index}[r] = {load};");
     }
     format!(
-        r#"  for (u64 base = first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
+        r#"  for (u64 base = {begin} + first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
 {tiles}    WL_UNROLL
     for (u32 r = 0; r < {tile_rows}; ++r) {{
       const u64 row = clamp_row(base + r * row_step(), p.n_rows);

@@ -16,7 +16,7 @@ pub fn check_collect(collect: &Collect) -> Result<(), Unsupported> {
     let n_tables = collect
         .steps
         .iter()
-        .filter(|step| matches!(step, Step::Probe(_)))
+        .filter(|step| !matches!(step, Step::Filter(_)))
         .count();
     // Hashed tables also compare the keys, so nothing else can be refused later.
     let any = TableShape {

@@ -9,5 +9,5 @@ mod stage;
 mod unstage;
 
 pub use device::{DeviceChunk, DeviceColumn};
-pub use stage::{StagedColumn, stage, type_of};
+pub use stage::{StagedColumn, stage, stage_parts, type_of};
 pub use unstage::{WrittenColumn, arrow_type, read_column, unstage};

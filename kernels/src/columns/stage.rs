@@ -1,11 +1,14 @@
 //! Laying one Arrow array out for the device.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use arrow::array::types::{
     ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
     Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow::array::{Array, AsArray, PrimitiveArray, StringArray};
+use arrow::array::{Array, AsArray, BooleanBufferBuilder, PrimitiveArray};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 
@@ -63,58 +66,60 @@ pub fn type_of(data_type: &DataType) -> Result<Type, Unsupported> {
 /// Lays out an array. Integral columns are stored in the narrowest element that
 /// holds `known` (what statistics prove) or, without it, the values themselves.
 pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Unsupported> {
-    let validity = validity_bits(array);
+    stage_parts(&[array], array.data_type(), known, 1)
+}
+
+/// As [`stage`], for an array that comes in parts, on `n_threads` threads.
+pub fn stage_parts(
+    parts: &[&dyn Array],
+    data_type: &DataType,
+    known: Option<Range>,
+    n_threads: usize,
+) -> Result<StagedColumn, Unsupported> {
+    let validity = validity_bits(parts);
     let nullable = validity.is_some();
     let mut range = None;
     let mut integral_of = |(shape, values, measured): (ColumnShape, Buffer, Range)| {
         range = Some(measured);
         (shape, values)
     };
-    let (shape, values) = match array.data_type() {
-        DataType::Utf8 => return Ok(text(array.as_string::<i32>(), validity)),
+    macro_rules! integral {
+        ($kind:ty) => {
+            integral_of(integral::<$kind>(parts, known, nullable, n_threads))
+        };
+    }
+    let (shape, values) = match data_type {
+        DataType::Utf8 => return text(parts, validity),
         DataType::Boolean => {
-            let values = array.as_boolean();
-            let bytes = values.values().iter().map(u8::from);
+            let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+            for part in parts {
+                bytes.extend(part.as_boolean().values().iter().map(u8::from));
+            }
             let register = ValueRegister::Bool;
-            (shape(register, "u8", nullable), buffer(bytes))
+            (shape(register, "u8", nullable), Buffer::from_vec(bytes))
         }
-        // Floats are stored as they are: no copy.
-        DataType::Float32 => {
-            let values = array.as_primitive::<Float32Type>().values();
-            (
-                shape(ValueRegister::F32, "f32", nullable),
-                values.inner().clone(),
-            )
-        }
-        DataType::Float64 => {
-            let values = array.as_primitive::<Float64Type>().values();
-            (
-                shape(ValueRegister::F64, "f64", nullable),
-                values.inner().clone(),
-            )
-        }
-        DataType::Int8 => integral_of(integral::<Int8Type>(array, known, nullable)),
-        DataType::Int16 => integral_of(integral::<Int16Type>(array, known, nullable)),
-        DataType::Int32 => integral_of(integral::<Int32Type>(array, known, nullable)),
-        DataType::Int64 => integral_of(integral::<Int64Type>(array, known, nullable)),
-        DataType::UInt8 => integral_of(integral::<UInt8Type>(array, known, nullable)),
-        DataType::UInt16 => integral_of(integral::<UInt16Type>(array, known, nullable)),
-        DataType::UInt32 => integral_of(integral::<UInt32Type>(array, known, nullable)),
-        DataType::UInt64 => integral_of(integral::<UInt64Type>(array, known, nullable)),
-        DataType::Date32 => integral_of(integral::<Date32Type>(array, known, nullable)),
-        DataType::Decimal128(..) => integral_of(integral::<Decimal128Type>(array, known, nullable)),
-        DataType::Timestamp(TimeUnit::Second, None) => {
-            integral_of(integral::<TimestampSecondType>(array, known, nullable))
-        }
-        DataType::Timestamp(TimeUnit::Millisecond, None) => {
-            integral_of(integral::<TimestampMillisecondType>(array, known, nullable))
-        }
-        DataType::Timestamp(TimeUnit::Microsecond, None) => {
-            integral_of(integral::<TimestampMicrosecondType>(array, known, nullable))
-        }
-        DataType::Timestamp(TimeUnit::Nanosecond, None) => {
-            integral_of(integral::<TimestampNanosecondType>(array, known, nullable))
-        }
+        DataType::Float32 => (
+            shape(ValueRegister::F32, "f32", nullable),
+            floats::<Float32Type>(parts),
+        ),
+        DataType::Float64 => (
+            shape(ValueRegister::F64, "f64", nullable),
+            floats::<Float64Type>(parts),
+        ),
+        DataType::Int8 => integral!(Int8Type),
+        DataType::Int16 => integral!(Int16Type),
+        DataType::Int32 => integral!(Int32Type),
+        DataType::Int64 => integral!(Int64Type),
+        DataType::UInt8 => integral!(UInt8Type),
+        DataType::UInt16 => integral!(UInt16Type),
+        DataType::UInt32 => integral!(UInt32Type),
+        DataType::UInt64 => integral!(UInt64Type),
+        DataType::Date32 => integral!(Date32Type),
+        DataType::Decimal128(..) => integral!(Decimal128Type),
+        DataType::Timestamp(TimeUnit::Second, None) => integral!(TimestampSecondType),
+        DataType::Timestamp(TimeUnit::Millisecond, None) => integral!(TimestampMillisecondType),
+        DataType::Timestamp(TimeUnit::Microsecond, None) => integral!(TimestampMicrosecondType),
+        DataType::Timestamp(TimeUnit::Nanosecond, None) => integral!(TimestampNanosecondType),
         other => return Err(Unsupported::data_type(other)),
     };
     Ok(StagedColumn {
@@ -126,31 +131,63 @@ pub fn stage(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Un
     })
 }
 
-/// One bit a row from bit 0 on, whatever the array's own bit offset is.
-fn validity_bits(array: &dyn Array) -> Option<Vec<u8>> {
-    let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0)?;
-    let mut bits = vec![0u8; nulls.len().div_ceil(8)];
-    for row in nulls.valid_indices() {
-        bits[row / 8] |= 1 << (row % 8);
+/// One part is taken as it is: no copy.
+fn floats<T: ArrowPrimitiveType>(parts: &[&dyn Array]) -> Buffer {
+    if let [part] = parts {
+        return part.as_primitive::<T>().values().inner().clone();
     }
-    Some(bits)
+    let mut values = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    for part in parts {
+        values.extend_from_slice(part.as_primitive::<T>().values());
+    }
+    Buffer::from_vec(values)
 }
 
-/// Bytes and offsets of a slice that starts at its own first byte.
-fn text(array: &StringArray, validity: Option<Vec<u8>>) -> StagedColumn {
-    let offsets = array.value_offsets();
-    let (from, to) = (offsets[0], offsets[offsets.len() - 1]);
-    let bytes = array
-        .values()
-        .slice_with_length(from as usize, (to - from) as usize);
-    let offsets = buffer(offsets.iter().map(|offset| offset - from));
-    StagedColumn {
+/// One bit a row from bit 0 on, whatever the parts' own bit offsets are.
+fn validity_bits(parts: &[&dyn Array]) -> Option<Vec<u8>> {
+    if parts.iter().all(|part| part.null_count() == 0) {
+        return None;
+    }
+    let n_rows: usize = parts.iter().map(|part| part.len()).sum();
+    let mut bits = BooleanBufferBuilder::new(n_rows);
+    for part in parts {
+        match part.nulls() {
+            Some(nulls) => bits.append_buffer(nulls.inner()),
+            None => bits.append_n(part.len(), true),
+        }
+    }
+    Some(bits.finish().into_inner().to_vec())
+}
+
+/// Bytes and offsets that start at the first byte.
+fn text(parts: &[&dyn Array], validity: Option<Vec<u8>>) -> Result<StagedColumn, Unsupported> {
+    let mut offsets = vec![0i32];
+    let mut bytes: Vec<Buffer> = Vec::new();
+    let mut n_bytes = 0i32;
+    for part in parts {
+        let part = part.as_string::<i32>();
+        let own = part.value_offsets();
+        let (from, to) = (own[0], own[own.len() - 1]);
+        let too_long = || Unsupported::expression("more than 2 GiB of text in one column");
+        let end = n_bytes.checked_add(to - from).ok_or_else(too_long)?;
+        offsets.extend(own[1..].iter().map(|offset| n_bytes + (offset - from)));
+        n_bytes = end;
+        bytes.push(
+            part.values()
+                .slice_with_length(from as usize, (to - from) as usize),
+        );
+    }
+    let values = match bytes.as_slice() {
+        [one] => one.clone(),
+        many => Buffer::from_vec(many.iter().flat_map(|part| part.iter().copied()).collect()),
+    };
+    Ok(StagedColumn {
         shape: shape(ValueRegister::Text, "text", validity.is_some()),
         range: None,
-        values: bytes,
+        values,
         validity,
-        offsets: Some(offsets),
-    }
+        offsets: Some(Buffer::from_vec(offsets)),
+    })
 }
 
 fn shape(register: ValueRegister, stored: &'static str, nullable: bool) -> ColumnShape {
@@ -161,37 +198,103 @@ fn shape(register: ValueRegister, stored: &'static str, nullable: bool) -> Colum
     }
 }
 
-fn buffer<T: ArrowNativeType>(values: impl ExactSizeIterator<Item = T>) -> Buffer {
-    let mut elements = Vec::with_capacity(values.len());
-    elements.extend(values);
-    Buffer::from_vec(elements)
-}
-
 fn integral<T>(
-    array: &dyn Array,
+    parts: &[&dyn Array],
     known: Option<Range>,
     nullable: bool,
+    n_threads: usize,
 ) -> (ColumnShape, Buffer, Range)
 where
     T: ArrowPrimitiveType,
     T::Native: Into<i128> + PartialOrd,
 {
-    let array = array.as_primitive::<T>();
-    let measured = measure(array).unwrap_or(Range::point(0));
+    let parts: Vec<&PrimitiveArray<T>> = parts.iter().map(|part| part.as_primitive()).collect();
+    let measured = on_threads(&parts, n_threads, |part| measure(part));
+    let measured = measured.into_iter().flatten().reduce(Range::union);
+    let measured = measured.unwrap_or(Range::point(0));
     let range = known.filter(|known| known.min <= measured.min && known.max >= measured.max);
     let range = range.unwrap_or(measured).rounded();
-    let values = array.values();
     // What stands under a null is cut off like any value; nobody reads it.
     let wide = |v: &T::Native| -> i128 { (*v).into() };
     let (stored, values) = match bits(range) {
-        8 => ("i8", buffer(values.iter().map(|v| wide(v) as i8))),
-        16 => ("i16", buffer(values.iter().map(|v| wide(v) as i16))),
-        32 => ("i32", buffer(values.iter().map(|v| wide(v) as i32))),
-        64 => ("i64", buffer(values.iter().map(|v| wide(v) as i64))),
-        _ => ("i128", buffer(values.iter().map(wide))),
+        8 => ("i8", narrow(&parts, n_threads, |v| wide(v) as i8)),
+        16 => ("i16", narrow(&parts, n_threads, |v| wide(v) as i16)),
+        32 => ("i32", narrow(&parts, n_threads, |v| wide(v) as i32)),
+        64 => ("i64", narrow(&parts, n_threads, |v| wide(v) as i64)),
+        _ => ("i128", narrow(&parts, n_threads, wide)),
     };
     let register = ValueRegister::Integer(range.register(), range);
     (shape(register, stored, nullable), values, measured)
+}
+
+/// Every value of all parts, converted.
+fn narrow<T, N>(
+    parts: &[&PrimitiveArray<T>],
+    n_threads: usize,
+    convert: impl Fn(&T::Native) -> N + Sync,
+) -> Buffer
+where
+    T: ArrowPrimitiveType,
+    N: ArrowNativeType,
+{
+    let n_rows = parts.iter().map(|part| part.len()).sum();
+    if n_threads < 2 {
+        let mut values = Vec::with_capacity(n_rows);
+        for part in parts {
+            values.extend(part.values().iter().map(&convert));
+        }
+        return Buffer::from_vec(values);
+    }
+    let mut values = vec![N::default(); n_rows];
+    let mut rest = values.as_mut_slice();
+    let mut pieces = Vec::with_capacity(parts.len());
+    for part in parts {
+        let (piece, after) = rest.split_at_mut(part.len());
+        pieces.push(Mutex::new((*part, piece)));
+        rest = after;
+    }
+    on_threads(&pieces, n_threads, |piece| {
+        let mut piece = piece.lock().unwrap_or_else(PoisonError::into_inner);
+        let (part, piece) = &mut *piece;
+        for (to, from) in piece.iter_mut().zip(part.values().iter()) {
+            *to = convert(from);
+        }
+    });
+    Buffer::from_vec(values)
+}
+
+/// What `work` gives for every item, in order. Threads take the next item when they
+/// have done one.
+fn on_threads<I: Sync, O: Send>(
+    items: &[I],
+    n_threads: usize,
+    work: impl Fn(&I) -> O + Sync,
+) -> Vec<O> {
+    if n_threads < 2 || items.len() < 2 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else {
+                return done;
+            };
+            done.push((at, work(item)));
+        }
+    };
+    let mut done: Vec<(usize, O)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n_threads.min(items.len()))
+            .map(|_| scope.spawn(take))
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .flat_map(|own| own.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, output)| output).collect()
 }
 
 /// The interval of the values that are not null; what stands under a null is anything

@@ -16,6 +16,13 @@ pub enum Step {
     Filter(Expr),
     /// Rows meet those of another relation that have equal keys.
     Probe(Probe),
+    /// Rows meet one row of another relation, by its number; none where that is null.
+    Lookup {
+        /// The relation, numbered as for a probe.
+        relation: usize,
+        /// The number of its row.
+        row: Expr,
+    },
 }
 
 /// A join, seen from the side whose rows flow through the pipeline.
@@ -112,6 +119,10 @@ impl Step {
     pub fn map(&self, map: &dyn Fn(&Expr) -> Expr) -> Step {
         match self {
             Step::Filter(condition) => Step::Filter(map(condition)),
+            Step::Lookup { relation, row } => Step::Lookup {
+                relation: *relation,
+                row: map(row),
+            },
             Step::Probe(probe) => Step::Probe(Probe {
                 relation: probe.relation,
                 keys: probe
@@ -137,6 +148,7 @@ impl Step {
                 let keys = probe.keys.iter().flat_map(|key| [&key.probe, &key.build]);
                 keys.chain(&probe.residual).collect()
             }
+            Step::Lookup { row, .. } => vec![row],
         }
     }
 }
@@ -229,6 +241,9 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::Filter(condition) => writeln!(f, "filter {condition}"),
+            Step::Lookup { relation, row } => {
+                writeln!(f, "lookup row {row} of relation {relation}")
+            }
             Step::Probe(probe) => {
                 write!(f, "probe  {:?} of relation {}", probe.kind, probe.relation)?;
                 for key in &probe.keys {

@@ -22,6 +22,7 @@ pub fn headers() -> &'static [Header] {
         "table/groups.h",
         "table/hash.h",
         "table/group_table.h",
+        "table/group_values.h",
         "table/join_table.h",
         "rows/tiles.h",
         "rows/collect.h",

@@ -7,17 +7,18 @@ use arrow::array::RecordBatch;
 
 use super::context::{Context, RunCounts};
 use super::count;
+use super::dense_groups::{DenseGroups, dense_key, key_range, starts_as_zero};
 use super::few_groups;
 use super::join::JoinTable;
 use super::loader::Loader;
-use super::many_groups::{GroupTable, ManyGroups};
+use super::many_groups::{FIRST_ROWS, GroupTable, ManyGroups};
 use super::relations::{Relations, source_columns};
 use super::totals::{Number, Totals, merge};
-use crate::codegen::{self, Unsupported};
+use crate::codegen::{self, GroupOutput, Unsupported};
 use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, PinnedPool};
-use crate::ir::{Aggregate, Function, Range};
+use crate::ir::{Aggregate, Function, Kind, Range, Type};
 use crate::jit::Jit;
 
 /// One aggregate over any number of chunks of the same columns.
@@ -33,7 +34,11 @@ pub struct AggregateRun {
     loader: Loader,
     totals: Totals,
     table: Option<GroupTable>,
+    dense: Option<DenseGroups>,
     joined: Vec<JoinTable>,
+    /// Of keys that are plain columns, the interval of their values so far.
+    key_ranges: Vec<Option<Range>>,
+    first_rows: usize,
     last_kernel: Option<String>,
 }
 
@@ -56,7 +61,10 @@ impl AggregateRun {
             loader,
             totals,
             table: None,
+            dense: None,
             joined: Vec::new(),
+            key_ranges: Vec::new(),
+            first_rows: FIRST_ROWS,
             last_kernel: None,
         })
     }
@@ -64,6 +72,13 @@ impl AggregateRun {
     /// Gives the run the tables that its steps probe, relation 1 first.
     pub fn with_tables(mut self, tables: Vec<JoinTable>) -> AggregateRun {
         self.joined = tables;
+        self
+    }
+
+    /// How many rows the first launch over a chunk takes that has many groups; later ones
+    /// follow from what it finds.
+    pub fn with_first_rows(mut self, rows: usize) -> AggregateRun {
+        self.first_rows = rows;
         self
     }
 
@@ -90,11 +105,49 @@ impl AggregateRun {
         }
         chunk.wait_on(&self.context.stream)?;
         if self.table.is_some() || !self.add_to_few(chunk)? {
-            self.add_to_many(chunk)?;
+            self.add_to_many(chunk, false)?;
         }
         self.context.counts.rows += chunk.n_rows as u64;
         self.context.counts.chunks += 1;
         Ok(())
+    }
+
+    /// Adds the only chunk: all rows of the source, which is on the device already.
+    pub fn add_all(&mut self, chunk: &DeviceChunk) -> Result<()> {
+        if chunk.n_rows == 0 {
+            return Ok(());
+        }
+        chunk.wait_on(&self.context.stream)?;
+        if !self.add_to_few(chunk)? && !self.add_to_dense(chunk)? {
+            self.add_to_many(chunk, true)?;
+        }
+        self.context.counts.rows += chunk.n_rows as u64;
+        self.context.counts.chunks += 1;
+        Ok(())
+    }
+
+    /// Adds the chunk if its key's values lie close together; false if they do not.
+    fn add_to_dense(&mut self, chunk: &DeviceChunk) -> Result<bool> {
+        let rows = Relations {
+            source: chunk,
+            tables: &self.joined,
+        };
+        if key_range(&self.aggregate, &rows).is_none() {
+            return Ok(false);
+        }
+        let (shapes, tables) = (rows.shapes(), rows.table_shapes());
+        let kernel = codegen::generate_dense(&self.aggregate, &shapes, &tables, rows.rows_max());
+        let kernel = kernel.map_err(unsupported)?;
+        let Some(range) = dense_key(&self.aggregate, &rows, kernel.state_words) else {
+            return Ok(false);
+        };
+        if !starts_as_zero(&kernel) {
+            return Ok(false);
+        }
+        let (context, aggregate) = (&mut self.context, &self.aggregate);
+        self.dense = Some(DenseGroups::of(context, aggregate, &kernel, &rows, range)?);
+        self.last_kernel = Some(kernel.name);
+        Ok(true)
     }
 
     /// Adds the chunk if its keys have few values; false if they have not.
@@ -118,12 +171,14 @@ impl AggregateRun {
         Ok(true)
     }
 
-    fn add_to_many(&mut self, chunk: &DeviceChunk) -> Result<()> {
+    fn add_to_many(&mut self, chunk: &DeviceChunk, is_only: bool) -> Result<()> {
         let rows = Relations {
             source: chunk,
             tables: &self.joined,
         };
-        let kernel = codegen::generate_many(&self.aggregate, &rows.shapes(), &rows.table_shapes())
+        let bound = is_only.then(|| rows.rows_max());
+        let (shapes, tables) = (rows.shapes(), rows.table_shapes());
+        let kernel = codegen::generate_many(&self.aggregate, &shapes, &tables, bound)
             .map_err(unsupported)?;
         let rows_max = if rows.may_expand() {
             count::rows_through(&mut self.context, &self.aggregate.steps, &rows)?
@@ -132,9 +187,20 @@ impl AggregateRun {
         };
         let mut table = match self.table.take() {
             Some(table) => table,
-            None => GroupTable::new(&self.context, &kernel)?,
+            None => GroupTable::new(&self.context, &kernel, self.first_rows)?,
         };
         table.add(&mut self.context, &kernel, &rows, rows_max)?;
+        let ranges = self.aggregate.keys.iter().map(|key| match key.kind {
+            Kind::Column(index) => rows.column(index).ok()?.range,
+            _ => None,
+        });
+        self.key_ranges = match self.key_ranges.is_empty() {
+            true => ranges.collect(),
+            false => {
+                let both = self.key_ranges.iter().zip(ranges);
+                both.map(|(a, b)| Some((*a)?.union(b?))).collect()
+            }
+        };
         self.table = Some(table);
         self.last_kernel = Some(kernel.name);
         Ok(())
@@ -154,6 +220,37 @@ impl AggregateRun {
             }
         };
         Ok((groups, self.context.counts))
+    }
+
+    /// Whether all groups are in the device's table, so that [`AggregateRun::columns`]
+    /// gives them. It does after [`AggregateRun::add_all`] of many groups.
+    pub fn is_on_device(&self) -> bool {
+        (self.table.is_some() || self.dense.is_some()) && self.totals.groups().is_empty()
+    }
+
+    /// The groups as columns on the device, numbered from 0.
+    pub fn columns(&mut self, outputs: &[(GroupOutput, Type)]) -> Result<DeviceChunk> {
+        let outputs: Vec<(GroupOutput, Type)> = outputs
+            .iter()
+            .map(|(output, ty)| match output {
+                GroupOutput::Key { key, .. } => {
+                    let range = self.key_ranges.get(*key).copied().flatten();
+                    (GroupOutput::Key { key: *key, range }, *ty)
+                }
+                other => (*other, *ty),
+            })
+            .collect();
+        if let Some(dense) = &self.dense {
+            return dense.columns(&mut self.context, &functions(&self.aggregate), &outputs);
+        }
+        let table = self.table.as_ref();
+        let table = table.ok_or_else(|| Error::Internal("there is no table of groups".into()))?;
+        table.columns(&mut self.context, &functions(&self.aggregate), &outputs)
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> RunCounts {
+        self.context.counts
     }
 
     /// The kernel of the last chunk.

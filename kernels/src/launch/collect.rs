@@ -9,13 +9,13 @@ use super::context::{Context, RunCounts};
 use super::count;
 use super::join::JoinTable;
 use super::loader::Loader;
+use super::output::WrittenOutput;
 use super::parameters::ParameterBytes;
 use super::relations::{Relations, source_columns};
 use crate::codegen::{
-    CollectKernel, CollectMode, OutputShape, PACK_TEXT, Unsupported, collect_tile_rows,
-    generate_collect,
+    CollectKernel, CollectMode, Unsupported, collect_tile_rows, generate_collect,
 };
-use crate::columns::{DeviceChunk, DeviceColumn, WrittenColumn, read_column, unstage};
+use crate::columns::{DeviceChunk, WrittenColumn, read_column, unstage};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Gpu, PinnedPool};
 use crate::ir::{Collect, Range};
@@ -50,13 +50,6 @@ struct Written {
     /// Numbers of rows, when rows were left out.
     rows: Option<DeviceBuffer>,
     outputs: Vec<WrittenOutput>,
-}
-
-struct WrittenOutput {
-    shape: OutputShape,
-    values: DeviceBuffer,
-    /// One byte a row; empty when no value can be missing.
-    validity: DeviceBuffer,
 }
 
 impl CollectRun {
@@ -104,20 +97,7 @@ impl CollectRun {
     /// columns that are numbered from 0.
     pub fn collect_to_device(&mut self, chunk: &DeviceChunk) -> Result<DeviceChunk> {
         let written = self.run(chunk)?;
-        let n_rows = written.n_rows;
-        let mut columns = HashMap::with_capacity(written.outputs.len());
-        for (index, output) in written.outputs.into_iter().enumerate() {
-            let context = &mut self.context;
-            let validity = match output.shape.nullable {
-                true => Some(pack(context, &output.validity, n_rows)?),
-                false => None,
-            };
-            let bytes = n_rows * output.shape.stored_bytes();
-            let values = fitted(context, output.values, bytes)?;
-            let column = DeviceColumn::new(output.shape.column(), values, validity);
-            columns.insert(index, Arc::new(column));
-        }
-        DeviceChunk::of_columns(&self.context.stream, columns, n_rows)
+        WrittenOutput::columns(&mut self.context, written.outputs, written.n_rows)
     }
 
     /// Copies column `index` of what [`CollectRun::collect_to_device`] left on the device
@@ -221,17 +201,7 @@ fn launch(
         params.word(tiles.at(n_kept_at).0);
         params.word(numbers.ptr().0);
     }
-    let mut outputs = Vec::new();
-    for shape in &kernel.outputs {
-        let values = DeviceBuffer::allocate(gpu, capacity * shape.stored_bytes())?;
-        let validity = DeviceBuffer::allocate(gpu, if shape.nullable { capacity } else { 0 })?;
-        params.pair(values.ptr().0, validity.ptr().0);
-        outputs.push(WrittenOutput {
-            shape: *shape,
-            values,
-            validity,
-        });
-    }
+    let outputs = WrittenOutput::allocate(context, &kernel.outputs, capacity, &mut params)?;
     rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
     let shape = context.rows_shape(&entry, n_tiles)?;
     // SAFETY: the fields were appended in the order of the generated struct; all
@@ -253,35 +223,6 @@ fn launch(
         rows: (filters && n_written < n_rows).then_some(numbers),
         outputs,
     })
-}
-
-/// Validity bits of validity bytes.
-fn pack(context: &mut Context, bytes: &DeviceBuffer, n_rows: usize) -> Result<DeviceBuffer> {
-    let n_bytes = n_rows.div_ceil(8);
-    let bits = DeviceBuffer::allocate(&context.gpu, n_bytes)?;
-    if n_bytes == 0 {
-        return Ok(bits);
-    }
-    let entry = context.load("pack_bits", PACK_TEXT)?.kernel("pack_bits")?;
-    let mut params = ParameterBytes::default();
-    params.word(n_rows as u64);
-    params.word(bytes.ptr().0);
-    params.word(bits.ptr().0);
-    let shape = context.rows_shape(&entry, n_bytes.div_ceil(context.rows_threads() as usize))?;
-    // SAFETY: the fields are those of `pack_bits`; both buffers outlive the call.
-    unsafe { context.run(&entry, shape, &params)? };
-    Ok(bits)
-}
-
-/// The buffer's first bytes; copied when that frees at least half of it.
-fn fitted(context: &Context, buffer: DeviceBuffer, bytes: usize) -> Result<DeviceBuffer> {
-    if bytes * 2 > buffer.bytes() || bytes == 0 {
-        return Ok(buffer);
-    }
-    let fitted = DeviceBuffer::allocate(&context.gpu, bytes)?;
-    fitted.copy_from(&context.stream, 0, &buffer, 0..bytes)?;
-    context.stream.synchronize()?;
-    Ok(fitted)
 }
 
 fn unsupported(reason: Unsupported) -> Error {

@@ -32,6 +32,23 @@ pub struct JoinTable {
 }
 
 impl JoinTable {
+    /// A relation whose rows are looked up by their numbers only.
+    pub fn of_rows(gpu: &Arc<dyn Gpu>, rows: Arc<DeviceChunk>) -> Result<JoinTable> {
+        Ok(JoinTable {
+            rows,
+            heads: DeviceBuffer::allocate(gpu, 0)?,
+            next: DeviceBuffer::allocate(gpu, 0)?,
+            n_buckets: 0,
+            min: 0,
+            shape: TableShape {
+                is_dense: true,
+                is_unique: true,
+                is_empty: false,
+                has_null_keys: false,
+            },
+        })
+    }
+
     /// Makes the table. The rows are those of `rows` that pass the build's filter.
     ///
     /// Fails with [`Error::Unsupported`] for more than 2^32 - 2 rows.

@@ -1,16 +1,24 @@
 //! One table of groups on the device that every chunk of a run adds to.
 
 use super::context::Context;
+use super::output::WrittenOutput;
 use super::parameters::ParameterBytes;
 use super::relations::Relations;
 use super::totals::{Number, decode};
-use crate::codegen::{CallState, KeyWords, ManyGroupsKernel, rehash_kernel};
+use crate::codegen::{
+    CallState, GroupKeys, GroupLayout, GroupOutput, KeyWords, ManyGroupsKernel,
+    generate_group_values, rehash_kernel,
+};
+use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceBuffer;
-use crate::ir::Function;
+use crate::ir::{Function, Type};
 
 /// The fewest slots of a table.
 const SLOTS_MIN: usize = 1 << 12;
+
+/// Rows of the first launch over a chunk, unless somebody says otherwise.
+pub(super) const FIRST_ROWS: usize = 1 << 22;
 
 /// The table's owner: see `cuda/table/group_table.h`.
 #[derive(Debug)]
@@ -24,6 +32,8 @@ pub(super) struct GroupTable {
     n_groups_host: usize,
     key_words: usize,
     row_words: usize,
+    /// Rows of the first launch over a chunk.
+    first_rows: usize,
     /// How the last kernel laid keys and states out; every kernel of a run agrees.
     keys: Vec<KeyWords>,
     calls: Vec<CallState>,
@@ -31,7 +41,11 @@ pub(super) struct GroupTable {
 
 impl GroupTable {
     /// An empty table for the groups of this kernel.
-    pub(super) fn new(context: &Context, kernel: &ManyGroupsKernel) -> Result<GroupTable> {
+    pub(super) fn new(
+        context: &Context,
+        kernel: &ManyGroupsKernel,
+        first_rows: usize,
+    ) -> Result<GroupTable> {
         let (gpu, stream) = (&context.gpu, &context.stream);
         Ok(GroupTable {
             slots: DeviceBuffer::zeroed(gpu, stream, SLOTS_MIN * size_of::<u32>())?,
@@ -42,14 +56,19 @@ impl GroupTable {
             n_groups_host: 0,
             key_words: kernel.key_words,
             row_words: kernel.key_words + kernel.state_words,
+            first_rows: first_rows.max(1),
             keys: kernel.keys.clone(),
             calls: kernel.calls.clone(),
         })
     }
 
-    /// Adds a chunk, of which at most `rows_max` rows come through the steps. Each may
-    /// be a group of its own, so room for that is made before the launch and nothing
-    /// can overflow during it.
+    /// Adds a chunk, of which `rows_max` rows come through the steps at most: more than
+    /// it has when some come through several times.
+    ///
+    /// Each row may be a group of its own, so the table has room for all rows of a launch
+    /// before it starts, and nothing can overflow during it. How many groups there will
+    /// be is not known, so the first launch takes few rows, and later ones as many as the
+    /// share of new groups so far lets fit.
     pub(super) fn add(
         &mut self,
         context: &mut Context,
@@ -63,20 +82,48 @@ impl GroupTable {
             ));
         }
         let entry = context.kernel(&kernel.name, &kernel.text)?;
-        self.make_room(context, self.n_groups_host.saturating_add(rows_max))?;
-        let mut params = ParameterBytes::default();
-        params.word(rows.n_rows() as u64);
-        params.word(context.fault_address());
-        self.push_reference(&mut params);
-        rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
-        let shape = context.shape(&entry, rows.n_rows(), |_| 0)?;
-        // SAFETY: the fields were appended in the order of the generated struct; table
-        // and rows outlive the call, which waits for the kernel.
-        unsafe { context.run(&entry, shape, &params)? };
-        let n_groups: Vec<u32> = self.n_groups.to_vec(&context.stream)?;
-        self.n_groups_host = n_groups.first().copied().unwrap_or(0) as usize;
         self.calls.clone_from(&kernel.calls);
+        let mut head = ParameterBytes::default();
+        rows.push(&mut head, context, &kernel.columns, &kernel.parameters)?;
+        let (n_rows, n_before) = (rows.n_rows(), self.n_groups_host);
+        let mut begin = 0;
+        while begin < n_rows {
+            let left = n_rows - begin;
+            let wanted = if rows_max > n_rows {
+                // Some rows come through many times: all of them must fit.
+                rows_max
+            } else if begin == 0 {
+                left.min(self.first_rows)
+            } else {
+                let n_new = (self.n_groups_host - n_before) as f64;
+                let likely = n_new / begin as f64 * left as f64 * 1.2;
+                left.min((likely as usize).max(self.first_rows))
+            };
+            self.make_room(context, self.n_groups_host.saturating_add(wanted))?;
+            let n_now = match rows_max > n_rows {
+                true => left,
+                false => left.min(self.room()),
+            };
+            let mut params = ParameterBytes::default();
+            params.word((begin + n_now) as u64);
+            params.word(context.fault_address());
+            params.word(begin as u64);
+            self.push_reference(&mut params);
+            params.append(&head);
+            let shape = context.shape(&entry, n_now, |_| 0)?;
+            // SAFETY: the fields were appended in the order of the generated struct;
+            // table and rows outlive the call, which waits for the kernel.
+            unsafe { context.run(&entry, shape, &params)? };
+            let n_groups: Vec<u32> = self.n_groups.to_vec(&context.stream)?;
+            self.n_groups_host = n_groups.first().copied().unwrap_or(0) as usize;
+            begin += n_now;
+        }
         Ok(())
+    }
+
+    /// How many more groups fit.
+    fn room(&self) -> usize {
+        self.rows_max.min(self.n_slots / 2) - self.n_groups_host
     }
 
     fn push_reference(&self, params: &mut ParameterBytes) {
@@ -127,6 +174,39 @@ impl GroupTable {
         let shape = context.shape(&entry, self.n_groups_host, |_| 0)?;
         // SAFETY: the fields are those of `rehash`; the table outlives the call.
         unsafe { context.run(&entry, shape, &params) }
+    }
+
+    /// The groups as columns on the device, numbered from 0.
+    pub(super) fn columns(
+        &self,
+        context: &mut Context,
+        functions: &[Function],
+        outputs: &[(GroupOutput, Type)],
+    ) -> Result<DeviceChunk> {
+        let layout = GroupLayout {
+            keys: GroupKeys::Words {
+                keys: &self.keys,
+                n_words: self.key_words,
+            },
+            calls: &self.calls,
+            functions,
+        };
+        let kernel = generate_group_values(layout, outputs)
+            .map_err(|reason| Error::Unsupported(reason.message))?;
+        let entry = context.kernel(&kernel.name, &kernel.text)?;
+        let n_rows = self.n_groups_host;
+        let mut params = ParameterBytes::default();
+        params.word(n_rows as u64);
+        params.word(context.fault_address());
+        params.word(self.rows.ptr().0);
+        params.word(self.row_words as u64);
+        let written = WrittenOutput::allocate(context, &kernel.outputs, n_rows, &mut params)?;
+        let n_pieces = n_rows.div_ceil(context.rows_threads() as usize);
+        let shape = context.rows_shape(&entry, n_pieces)?;
+        // SAFETY: the fields were appended in the order of the generated struct; table
+        // and outputs outlive the call, and have a place for every group.
+        unsafe { context.run(&entry, shape, &params)? };
+        WrittenOutput::columns(context, written, n_rows)
     }
 
     /// Copies the groups home.

@@ -58,6 +58,11 @@ impl ParameterBytes {
         self.bytes.extend(second.to_ne_bytes());
     }
 
+    /// The fields of others, after these. Their texts must outlive these bytes.
+    pub(super) fn append(&mut self, others: &ParameterBytes) {
+        self.bytes.extend_from_slice(&others.bytes);
+    }
+
     /// The reference of a column.
     pub(super) fn column(&mut self, column: &DeviceColumn) {
         for (first, second) in column.reference() {

@@ -52,7 +52,28 @@ pub fn sort(
     rows: &RecordBatch,
     fetch: Option<usize>,
 ) -> Result<Sorted> {
-    let n_rows = rows.num_rows();
+    if rows.num_rows() == 0 || fetch == Some(0) {
+        return Ok(Sorted::default());
+    }
+    let loader = Loader::new(&gpu, pool, sort.columns(), Arc::default())?;
+    let staged = loader.stage(rows)?;
+    let chunk = loader.upload(&staged)?;
+    drop(staged);
+    let bytes = chunk.bytes() as u64;
+    let mut sorted = sort_resident(gpu, jit, sort, &chunk, fetch)?;
+    sorted.counts.bytes_to_device += bytes;
+    Ok(sorted)
+}
+
+/// As [`sort`], of rows that are on the device already.
+pub fn sort_resident(
+    gpu: Arc<dyn Gpu>,
+    jit: Arc<Jit>,
+    sort: &Sort,
+    chunk: &DeviceChunk,
+    fetch: Option<usize>,
+) -> Result<Sorted> {
+    let n_rows = chunk.n_rows;
     let n_wanted = fetch.unwrap_or(n_rows).min(n_rows);
     if n_wanted == 0 {
         return Ok(Sorted::default());
@@ -63,12 +84,7 @@ pub fn sort(
         )));
     }
     let mut context = Context::new(gpu, jit)?;
-    let loader = Loader::new(&context.gpu, pool, sort.columns(), Arc::default())?;
-    let staged = loader.stage(rows)?;
-    let chunk = loader.upload(&staged)?;
-    drop(staged);
     chunk.wait_on(&context.stream)?;
-    context.counts.bytes_to_device += chunk.bytes() as u64;
     let kernel = generate_sort_keys(sort, &chunk.shapes()).map_err(unsupported)?;
     // The words, and two copies of key and row.
     let needed = n_rows * (kernel.n_words * 8 + 2 * (8 + 4));
@@ -78,8 +94,7 @@ pub fn sort(
             "sorting {n_rows} rows takes {needed} bytes of device memory, {free} are free"
         )));
     }
-    let (words, varying) = make_keys(&mut context, &kernel, &chunk)?;
-    drop(chunk);
+    let (words, varying) = make_keys(&mut context, &kernel, chunk)?;
 
     let rows = if varying.iter().all(|bits| *bits == 0) {
         (0..n_wanted as u32).collect()

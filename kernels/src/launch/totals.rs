@@ -146,6 +146,10 @@ fn value(slot: Slot, register: Option<ValueRegister>, state: &[u64]) -> Result<N
             }
             Number::Integer(low)
         }
+        AccumulatorKind::MinI128 | AccumulatorKind::MaxI128 => {
+            let ordered = u128::from(state[slot.at + 1]) << 64 | u128::from(word);
+            Number::Integer((ordered ^ (1 << 127)) as i128)
+        }
         AccumulatorKind::SumF64 => Number::Float(f64::from_bits(word)),
         AccumulatorKind::Min | AccumulatorKind::Max => match register {
             Some(ValueRegister::F32 | ValueRegister::F64) => Number::Float(unordered_float(word)),

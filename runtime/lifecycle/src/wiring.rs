@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use batch_specs::spec;
 use batch_specs::{Binding, BoundValue, Effective, Loaded, Spec};
 use datafusion::scalar::ScalarValue;
-use engine::exec::DeviceLimits;
+use engine::exec::{CachePart, DeviceLimits};
 use engine::settings;
 use serde_json::Value;
 
@@ -416,10 +416,11 @@ pub fn effective_json(loaded: &Loaded) -> Value {
     effective
 }
 
-/// The accelerator that the batch asks for; absent when it asks for none.
 /// What the batch may use of a device: never more memory than the accelerator it asked
-/// for has, whatever card it lands on.
-pub fn device_limits(effective: &Effective) -> DeviceLimits {
+/// for has, whatever card it lands on. Where several stages may read the same table, its
+/// columns may stay there in between.
+pub fn device_limits(loaded: &Loaded) -> DeviceLimits {
+    let effective = &loaded.effective;
     let bytes = |name: &str| {
         let mib = usize::try_from(effective.count(name)?).ok()?;
         mib.checked_mul(1 << 20)
@@ -434,9 +435,18 @@ pub fn device_limits(effective: &Effective) -> DeviceLimits {
             .count("gpu.concurrent_tasks")
             .and_then(|n| usize::try_from(n).ok())
             .unwrap_or(default.concurrent_chunks),
+        cache_part: match loaded.spec.as_ref().map_or(0, |spec| spec.stages.len()) {
+            0 | 1 => CachePart(0),
+            _ => CACHE_PART,
+        },
     }
 }
 
+/// What columns that stay may take of the device memory: the rest is for tables, groups
+/// and results.
+const CACHE_PART: CachePart = CachePart(60);
+
+/// The accelerator that the batch asks for; absent when it asks for none.
 fn accelerator(effective: &Effective) -> Option<String> {
     let name = effective.text("gpu.type").unwrap_or("none");
     (name != "none").then(|| name.to_string())

@@ -54,7 +54,7 @@ impl Gpus {
             .devices
             .iter()
             .find(|device| device.problem().is_none())?;
-        let limits = lifecycle::device_limits(&spec.loaded.effective);
+        let limits = lifecycle::device_limits(&spec.loaded);
         match Device::open(device.ordinal, &lifecycle::cache_dir(), limits) {
             Ok(device) => Some(device),
             Err(error) => {

@@ -33,21 +33,22 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
 };
-use futures::{StreamExt, TryStreamExt};
-use kernels::budget::Budget;
-use kernels::columns::stage;
-use kernels::ir::{Aggregate, Range};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use kernels::codegen::GroupOutput;
+use kernels::columns::{stage, type_of};
+use kernels::ir::{Aggregate, IntWidth, Range, Type};
 use kernels::launch::{AggregateRun, Groups, Loader, Number, StagedBatch};
 
 use super::codes::{Codes, Texts, Wanted, encode, internal};
-use super::collect::GpuCollectExec;
+use super::collect::{Left, Taken};
 use super::dictionary::{Dictionary, Encoder};
-use super::failure::{Failure, add_counts, fallback, refused, run_original};
+use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
 use super::feed::{Consumer, feed};
-use super::relation::{MEMORY_WAIT, blocking, relation, tables};
+use super::relation::{blocking, is_whole, relation, tables};
 use super::{Device, finish, in_any_order, replaced};
 use crate::lower::{DerivedText, Joined, LateValues};
-use crate::report::{Fallback, PipelineReport};
+use crate::report::{Fallback, PipelineReport, Reason};
 
 /// How one output column is made of the pipeline's calls.
 #[derive(Debug, Clone)]
@@ -232,11 +233,8 @@ impl ExecutionPlan for GpuAggregateExec {
         let allow_fallback = self.allow_fallback;
         let schema = self.schema();
         let stream = futures::stream::once(async move {
-            match job.run(Arc::clone(&context)).await {
-                Ok((batch, report)) => {
-                    record(&outcome, Outcome::Ran(report));
-                    Ok(futures::stream::iter([Ok(batch)]).boxed())
-                }
+            match job.batch(&context, &outcome).await {
+                Ok(batch) => Ok(futures::stream::iter([Ok(batch)]).boxed()),
                 Err(Failure::User(error)) => Err(error),
                 Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
                 Err(Failure::Device(reason)) => {
@@ -263,6 +261,54 @@ struct Job {
     pipeline: AggregatePipeline,
 }
 
+/// The groups of a finished aggregate.
+#[derive(Debug)]
+pub enum Finished {
+    /// On the host.
+    Batch(RecordBatch),
+    /// On the device.
+    Left(Box<Left>),
+}
+
+impl GpuAggregateExec {
+    /// Whether the CPU subtree may run instead.
+    pub fn allows_fallback(&self) -> bool {
+        self.allow_fallback
+    }
+
+    /// All rows, computed by the CPU subtree for this reason.
+    pub async fn run_on_cpu(
+        &self,
+        reason: Reason,
+        context: &Arc<TaskContext>,
+    ) -> Result<RecordBatch, Failure> {
+        record(
+            &self.outcome,
+            Outcome::FellBack(fallback(&self.original, reason)),
+        );
+        Ok(all_of_original(Arc::clone(&self.original), context).await?)
+    }
+
+    /// Computes the groups; many of them stay on the device.
+    pub fn run_on_device<'a>(
+        &'a self,
+        context: &'a Arc<TaskContext>,
+    ) -> BoxFuture<'a, Result<Finished, Failure>> {
+        let job = Job {
+            device: self.device.clone(),
+            schema: self.original.schema(),
+            pipeline: self.pipeline.clone(),
+        };
+        // Boxed: a source of this node may be a node of its kind.
+        async move {
+            let (finished, report) = job.run(context).await?;
+            record(&self.outcome, Outcome::Ran(report));
+            Ok(finished)
+        }
+        .boxed()
+    }
+}
+
 /// What the partitions of one execution share.
 struct Shared {
     run: Mutex<AggregateRun>,
@@ -272,16 +318,26 @@ struct Shared {
 }
 
 impl Job {
-    async fn run(
+    async fn batch(
         self,
-        context: Arc<TaskContext>,
-    ) -> Result<(RecordBatch, PipelineReport), Failure> {
+        context: &Arc<TaskContext>,
+        outcome: &Mutex<Option<Outcome>>,
+    ) -> Result<RecordBatch, Failure> {
+        let (finished, report) = self.run(context).await?;
+        record(outcome, Outcome::Ran(report));
+        match finished {
+            Finished::Batch(batch) => Ok(batch),
+            Finished::Left(left) => blocking(move || left.batch()).await,
+        }
+    }
+
+    async fn run(self, context: &Arc<TaskContext>) -> Result<(Finished, PipelineReport), Failure> {
         let (device, pipeline) = (&self.device, &self.pipeline);
         let late = pipeline.late.values()?;
         let aggregate = pipeline.aggregate.map(&|expr| expr.with_late(&late));
         let columns = aggregate.columns();
         let (joined, codes) = (&pipeline.joined, &pipeline.codes);
-        let tables = tables(joined, &columns, codes, &late, device, &context).await?;
+        let tables = tables(joined, &columns, codes, &late, device, context).await?;
         let wanted = Codes::wanted(&columns, 0);
         let run = AggregateRun::new(
             Arc::clone(&device.gpu),
@@ -298,10 +354,9 @@ impl Job {
             staging_ms: tables.staging_ms,
             ..PipelineReport::default()
         };
-        let source = pipeline.source.downcast_ref::<GpuCollectExec>();
-        let run = if source.is_some_and(GpuCollectExec::has_device_form) {
+        let run = if is_whole(&pipeline.source, device) {
             let known = Arc::clone(&pipeline.known);
-            let rows = relation(&pipeline.source, wanted, codes, known, device, &context).await?;
+            let rows = relation(&pipeline.source, wanted, codes, known, device, context).await?;
             texts.extend(rows.texts);
             report.staging_ms += rows.staging_ms;
             add_counts(&mut report, rows.counts, device);
@@ -309,24 +364,71 @@ impl Job {
             let (rows, mut run) = (rows.rows, run);
             blocking(move || {
                 let _permit = permit;
-                run.add_resident(&rows)?;
+                run.add_all(&rows)?;
                 Ok(run)
             })
             .await?
         } else {
-            self.stream(run, wanted, &context, &mut texts, &mut report)
+            self.stream(run, wanted, context, &mut texts, &mut report)
                 .await?
         };
         report.kernel = run.kernel_name().unwrap_or_default().to_string();
         let device = self.device.clone();
-        let (batch, counts) = blocking(move || {
+        let (finished, counts) = blocking(move || {
+            let mut run = run;
+            if run.is_on_device() {
+                let left = self.left(&mut run, texts)?;
+                return Ok((Finished::Left(Box::new(left)), run.counts()));
+            }
             let (groups, counts) = run.finish()?;
-            Ok((self.finish(&groups, &texts)?, counts))
+            let batch = self.finish(&groups, &texts)?;
+            Ok((Finished::Batch(batch), counts))
         })
         .await?;
         add_counts(&mut report, counts.and(&tables.counts), &device);
-        report.rows_out = batch.num_rows() as u64;
-        Ok((batch, report))
+        report.rows_out = match &finished {
+            Finished::Batch(batch) => batch.num_rows() as u64,
+            Finished::Left(left) => left.n_rows() as u64,
+        };
+        Ok((finished, report))
+    }
+
+    /// The groups as columns that stay on the device.
+    fn left(&self, run: &mut AggregateRun, texts: Texts) -> Result<Left, Failure> {
+        let n_keys = self.pipeline.aggregate.keys.len();
+        let mut columns = Vec::new();
+        let mut outputs = Vec::new();
+        for (index, field) in self.schema.fields().iter().enumerate() {
+            let ty = type_of(field.data_type()).map_err(|e| internal(e.message))?;
+            let output = match index.checked_sub(n_keys) {
+                None => GroupOutput::Key {
+                    key: index,
+                    range: None,
+                },
+                Some(output) => match self.pipeline.outputs[output] {
+                    Output::Value(call) => GroupOutput::Call(call),
+                    Output::Average { sum, count, scale } => {
+                        GroupOutput::Average { sum, count, scale }
+                    }
+                },
+            };
+            let codes = self.pipeline.key_codes.get(index).copied().flatten();
+            outputs.push(match codes {
+                Some(codes) => {
+                    columns.push((output, Type::Int(IntWidth::W32)));
+                    Taken::Text {
+                        computed: index,
+                        codes,
+                    }
+                }
+                None => {
+                    columns.push((output, ty));
+                    Taken::Computed(index)
+                }
+            });
+        }
+        let chunk = run.columns(&columns)?;
+        Ok(Left::new(chunk, outputs, Arc::clone(&self.schema), texts))
     }
 
     /// Adds the source chunk by chunk, all its partitions at the same time.
@@ -447,7 +549,7 @@ const SPLIT_ROWS_MIN: usize = 1 << 10;
 struct Partition {
     shared: Arc<Shared>,
     loader: Loader,
-    budget: Budget,
+    device: Device,
     known: Arc<HashMap<usize, Range>>,
     /// The columns and their numbers on the device.
     wanted: Vec<(usize, Wanted)>,
@@ -469,7 +571,7 @@ impl Partition {
         Ok(Partition {
             shared: Arc::clone(shared),
             loader: Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?,
-            budget: device.budget.clone(),
+            device: device.clone(),
             known: Arc::clone(&pipeline.known),
             wanted: wanted.to_vec(),
             encoders: encoders.collect::<Result<_>>()?,
@@ -527,7 +629,7 @@ impl Partition {
     }
 
     fn add_staged(&mut self, staged: &StagedBatch) -> kernels::error::Result<()> {
-        let _reserved = self.budget.reserve_or_wait(staged.bytes(), MEMORY_WAIT)?;
+        let _reserved = self.device.reserve(staged.bytes())?;
         let copied = self.loader.upload(staged)?;
         let mut run = self
             .shared

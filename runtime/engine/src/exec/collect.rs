@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
 use arrow::compute::{concat_batches, take};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::ScalarValue;
@@ -49,19 +49,20 @@ use datafusion::physical_plan::{
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use kernels::budget::Reservation;
-use kernels::columns::{DeviceChunk, DeviceColumn, read_column, type_of};
+use kernels::columns::{DeviceChunk, DeviceColumn, read_column, stage, type_of};
 use kernels::gpu::Stream;
-use kernels::ir::{Collect, Expr, IntWidth, Range, Type};
-use kernels::launch::{CollectRun, RunCounts};
+use kernels::ir::{Collect, Expr, IntWidth, RELATION_COLUMNS, Range, Step, Type};
+use kernels::launch::{CollectRun, JoinTable, Loader, RunCounts, StagedBatch};
 use tokio::sync::mpsc::Sender;
 
 use super::aggregate::Outcome;
 use super::codes::{Codes, Texts, internal};
-use super::failure::{Failure, add_counts, fallback, refused, run_original};
+use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
 use super::feed::CHUNK_ROWS;
-use super::relation::{blocking, relation, tables, text_of};
+use super::relation::{blocking, is_whole, relation, tables, text_of};
 use super::rest::run_over;
-use super::{Device, gpu_node, replaced};
+use super::sort::ranks_of;
+use super::{Device, replaced};
 use crate::lower::{Joined, LateValues};
 use crate::report::{PipelineReport, Reason};
 
@@ -263,9 +264,9 @@ impl ExecutionPlan for GpuCollectExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let is_fed_by_gpu = gpu_node(&self.pipeline.source).is_some_and(|node| node.is_collect);
+        let is_whole = self.has_device_form() && is_whole(&self.pipeline.source, &self.device);
         let form = match &self.pipeline.streamed {
-            Some(form) if !(is_fed_by_gpu && self.has_device_form()) => form.clone(),
+            Some(form) if !is_whole => form.clone(),
             _ => return self.execute_whole(partition, context),
         };
         let source = self.pipeline.source.output_partitioning().partition_count();
@@ -323,6 +324,24 @@ impl ExecutionPlan for GpuCollectExec {
 }
 
 impl GpuCollectExec {
+    /// Whether the CPU subtree may run instead.
+    pub fn allows_fallback(&self) -> bool {
+        self.allow_fallback
+    }
+
+    /// All rows, computed by the CPU subtree for this reason.
+    pub async fn run_on_cpu(
+        &self,
+        reason: Reason,
+        context: &Arc<TaskContext>,
+    ) -> Result<RecordBatch, Failure> {
+        add_outcome(
+            &self.outcome,
+            Outcome::FellBack(fallback(&self.original, reason)),
+        );
+        Ok(all_of_original(Arc::clone(&self.original), context).await?)
+    }
+
     /// Computes all rows; they stay on the device.
     pub fn run_on_device<'a>(
         &'a self,
@@ -467,6 +486,20 @@ pub struct Left {
 }
 
 impl Left {
+    /// All rows of a chunk, whose columns are made of its columns as `outputs` say.
+    pub fn new(chunk: DeviceChunk, outputs: Vec<Taken>, schema: SchemaRef, texts: Texts) -> Left {
+        Left {
+            n_rows: chunk.n_rows,
+            counts: RunCounts::default(),
+            staging_ms: 0.0,
+            reserved: Vec::new(),
+            outputs,
+            schema,
+            texts,
+            chunk,
+        }
+    }
+
     /// How many rows there are; the chunk may hold more.
     pub fn n_rows(&self) -> usize {
         self.n_rows
@@ -514,8 +547,77 @@ impl Left {
         }
     }
 
+    /// The rank of each text of column `index`, on the device.
+    pub fn ranks(&self, device: &Device, index: usize) -> Result<Arc<DeviceColumn>, Failure> {
+        let (codes, texts) = self
+            .codes(index)
+            .ok_or_else(|| Failure::device("unsupported-sort", "a constant as a key".into()))?;
+        let ranks = stage(&ranks_of(texts), None).map_err(|e| internal(e.message))?;
+        let ranks = StagedBatch::new(HashMap::from([(0, ranks)]), texts.len());
+        let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
+        let ranks = Arc::new(loader.upload(&ranks)?);
+        let int = Type::Int(IntWidth::W32);
+        let (taken, _) = looked_up(
+            device,
+            Arc::clone(codes),
+            self.n_rows,
+            ranks,
+            vec![Expr::column(RELATION_COLUMNS, int, codes.shape.nullable)],
+            codes.shape.nullable,
+        )?;
+        Ok(Arc::clone(taken.shared_column(0)?))
+    }
+
+    /// Some of the rows, by their numbers.
+    pub fn take(self, device: &Device, rows: &[u32]) -> Result<(Left, RunCounts), Failure> {
+        let mut wanted = Vec::new();
+        let mut outputs = Vec::new();
+        for (output, field) in self.outputs.iter().zip(self.schema.fields()) {
+            let (number, ty) = match output {
+                Taken::Constant(_) | Taken::Source(_) => {
+                    outputs.push(output.clone());
+                    continue;
+                }
+                Taken::Computed(number) => {
+                    let ty = type_of(field.data_type()).map_err(|e| internal(e.message))?;
+                    outputs.push(Taken::Computed(wanted.len()));
+                    (*number, ty)
+                }
+                Taken::Text { computed, codes } => {
+                    outputs.push(Taken::Text {
+                        computed: wanted.len(),
+                        codes: *codes,
+                    });
+                    (*computed, Type::Int(IntWidth::W32))
+                }
+            };
+            let nullable = self.chunk.column(number)?.shape.nullable;
+            wanted.push(Expr::column(RELATION_COLUMNS + number, ty, nullable));
+        }
+        let numbers = UInt32Array::from(rows.to_vec());
+        let numbers = stage(&numbers, None).map_err(|e| internal(e.message))?;
+        let numbers = StagedBatch::new(HashMap::from([(0, numbers)]), rows.len());
+        let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
+        let numbers = loader.upload(&numbers)?;
+        numbers.wait()?;
+        let column = Arc::clone(numbers.shared_column(0)?);
+        let all = Arc::new(self.chunk);
+        let (chunk, counts) = looked_up(device, column, rows.len(), all, wanted, false)?;
+        let taken = Left {
+            n_rows: rows.len(),
+            counts: RunCounts::default(),
+            staging_ms: 0.0,
+            reserved: Vec::new(),
+            outputs,
+            schema: self.schema,
+            texts: self.texts,
+            chunk,
+        };
+        Ok((taken, counts))
+    }
+
     /// All rows, on the host.
-    fn batch(self) -> Result<RecordBatch, Failure> {
+    pub fn batch(self) -> Result<RecordBatch, Failure> {
         let columns = (0..self.outputs.len()).map(|index| self.array(index));
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(self.n_rows));
@@ -524,6 +626,33 @@ impl Left {
             schema, columns, &options,
         )?)
     }
+}
+
+/// Columns of the rows of `relation` that have these numbers.
+fn looked_up(
+    device: &Device,
+    numbers: Arc<DeviceColumn>,
+    n_rows: usize,
+    relation: Arc<DeviceChunk>,
+    outputs: Vec<Expr>,
+    nullable: bool,
+) -> Result<(DeviceChunk, RunCounts), Failure> {
+    relation.wait()?;
+    let stream = Stream::new(&device.gpu)?;
+    let numbers = DeviceChunk::of_columns(&stream, HashMap::from([(0, numbers)]), n_rows)?;
+    let collect = Collect {
+        steps: vec![Step::Lookup {
+            relation: 1,
+            row: Expr::column(0, Type::UInt(IntWidth::W32), nullable),
+        }],
+        outputs,
+    };
+    let (gpu, jit) = (Arc::clone(&device.gpu), Arc::clone(&device.jit));
+    let table = JoinTable::of_rows(&gpu, relation)?;
+    let run = CollectRun::new(gpu, jit, &device.pinned, collect, Arc::default())?;
+    let mut run = run.with_tables(vec![table]);
+    let chunk = run.collect_to_device(&numbers)?;
+    Ok((chunk, run.counts()))
 }
 
 /// Adds what one partition did; a fallback of one is what people must see.

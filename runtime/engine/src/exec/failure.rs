@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
@@ -9,6 +11,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use futures::TryStreamExt;
 use kernels::error::Fault;
 use kernels::launch::RunCounts;
 
@@ -102,6 +105,17 @@ pub fn run_original(
 ) -> Result<SendableRecordBatchStream, DataFusionError> {
     let fresh = reset_plan_states(original)?;
     CoalescePartitionsExec::new(fresh).execute(0, context)
+}
+
+/// All rows of the CPU subtree.
+pub async fn all_of_original(
+    original: Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+) -> Result<RecordBatch, DataFusionError> {
+    let schema = original.schema();
+    let rows = run_original(original, Arc::clone(context))?;
+    let batches: Vec<RecordBatch> = rows.try_collect().await?;
+    Ok(concat_batches(&schema, &batches)?)
 }
 
 /// What a run's counts say in the report.

@@ -1,6 +1,7 @@
 //! Plan nodes that run on the GPU. Each keeps the CPU subtree that it replaced.
 
 mod aggregate;
+mod cache;
 mod codes;
 mod collect;
 mod dictionary;
@@ -19,14 +20,19 @@ pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
-use kernels::budget::{Admission, Budget};
+use kernels::budget::{Admission, Budget, Reservation};
 use kernels::gpu::{Gpu, PinnedPool, Target};
 use kernels::jit::Jit;
 
 use crate::error::{Error, Result};
 use crate::lower::{Joined, without_exchange};
+use cache::ColumnCache;
+
+/// How long a pipeline waits for device memory that others hold.
+const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 /// A device, its kernels, and what may be used of it: handed to every node that runs
 /// on it. Clones share everything.
@@ -42,6 +48,10 @@ pub struct Device {
     pub budget: Budget,
     /// How many chunks are on their way at a time.
     pub admission: Admission,
+    /// Columns that stay on the device.
+    pub cache: Arc<ColumnCache>,
+    /// Bytes that the cache may take; 0 for no cache.
+    pub cache_bytes: usize,
 }
 
 /// What a batch may use of a device.
@@ -53,15 +63,22 @@ pub struct DeviceLimits {
     pub pinned_bytes: usize,
     /// Chunks on their way at a time.
     pub concurrent_chunks: usize,
+    /// The part of the memory that columns of files may stay in; 0 for none.
+    pub cache_part: CachePart,
 }
 
+/// A part of the device memory, in per cent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachePart(pub u8);
+
 impl Default for DeviceLimits {
-    /// All of the device, 1 GiB of page-locked memory, four chunks.
+    /// All of the device, 1 GiB of page-locked memory, four chunks, no cache.
     fn default() -> DeviceLimits {
         DeviceLimits {
             memory_bytes: usize::MAX,
             pinned_bytes: 1 << 30,
             concurrent_chunks: 4,
+            cache_part: CachePart(0),
         }
     }
 }
@@ -77,6 +94,8 @@ impl Device {
             pinned,
             budget: Budget::new(memory_bytes),
             admission: Admission::new(limits.concurrent_chunks),
+            cache: Arc::default(),
+            cache_bytes: memory_bytes / 100 * usize::from(limits.cache_part.0.min(100)),
         }
     }
 
@@ -87,6 +106,16 @@ impl Device {
         })?;
         let jit = Arc::new(Jit::new(Some(cache_dir.join("kernels"))));
         Ok(Device::new(gpu, jit, limits))
+    }
+
+    /// Reserves device memory. When it is short, cached columns go first; then others
+    /// get some time to release theirs. Blocks the thread.
+    pub fn reserve(&self, bytes: usize) -> kernels::error::Result<Reservation> {
+        if let Ok(reserved) = self.budget.reserve(bytes) {
+            return Ok(reserved);
+        }
+        self.cache.evict(bytes);
+        Ok(self.budget.reserve_or_wait(bytes, MEMORY_WAIT)?)
     }
 
     /// Its number and name, such as `cuda:0 NVIDIA H200`.
@@ -106,8 +135,6 @@ pub struct GpuNode<'a> {
     pub operators: &'a [String],
     /// What its last execution did; `None` before it is done.
     pub outcome: Option<Outcome>,
-    /// Whether its rows can stay on the device.
-    pub is_collect: bool,
 }
 
 /// The plan node as a GPU node, if it is one.
@@ -116,21 +143,18 @@ pub fn gpu_node(plan: &Arc<dyn ExecutionPlan>) -> Option<GpuNode<'_>> {
         return Some(GpuNode {
             operators: node.operators(),
             outcome: node.outcome(),
-            is_collect: false,
         });
     }
     if let Some(node) = plan.downcast_ref::<GpuCollectExec>() {
         return Some(GpuNode {
             operators: node.operators(),
             outcome: node.outcome(),
-            is_collect: true,
         });
     }
     let node = plan.downcast_ref::<GpuSortExec>()?;
     Some(GpuNode {
         operators: node.operators(),
         outcome: node.outcome(),
-        is_collect: false,
     })
 }
 

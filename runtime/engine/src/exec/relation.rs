@@ -7,31 +7,32 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow::compute::concat;
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
 use kernels::budget::Reservation;
-use kernels::columns::{DeviceChunk, StagedColumn, stage};
+use kernels::codegen::Unsupported;
+use kernels::columns::{DeviceChunk, StagedColumn, stage, stage_parts};
 use kernels::error::Error as KernelError;
 use kernels::gpu::Stream;
 use kernels::ir::{Expr, Range};
 use kernels::launch::{JoinTable, Loader, RunCounts, StagedBatch};
 
 use super::Device;
+use super::aggregate::{Finished, GpuAggregateExec};
+use super::cache::{Cached, FileScan};
 use super::codes::{Codes, Texts, Wanted, decode, encode, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::{Dictionary, Encoder};
 use super::failure::Failure;
-use crate::lower::Joined;
-
-/// How long a relation waits for device memory that others hold.
-pub const MEMORY_WAIT: Duration = Duration::from_secs(30);
+use crate::lower::{Joined, without_exchange};
 
 /// All rows of a plan, on the device.
 #[derive(Debug)]
@@ -88,8 +89,7 @@ pub async fn tables(
             let (rows, texts) = (relation.rows, relation.texts);
             let (table, counts, own) = blocking(move || {
                 let bytes = JoinTable::bytes_wanted(&build, &rows);
-                let own = device.budget.reserve_or_wait(bytes, MEMORY_WAIT);
-                let own = own.map_err(KernelError::from)?;
+                let own = device.reserve(bytes)?;
                 let (table, counts) = JoinTable::build(&device.gpu, &device.jit, &build, rows)?;
                 Ok((table, counts, own))
             })
@@ -117,6 +117,78 @@ pub async fn tables(
     Ok(all)
 }
 
+/// The rows of a plan, where a GPU node leaves them.
+#[derive(Debug)]
+pub enum SourceRows {
+    /// On the device.
+    Left(Box<Left>),
+    /// Few groups, on the host.
+    Batch(RecordBatch),
+    /// Nowhere yet: the plan is no such node.
+    Stream,
+}
+
+/// Runs a GPU node whose rows can stay on the device.
+pub async fn source_rows(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+) -> Result<SourceRows, Failure> {
+    let plan = without_exchange(plan);
+    if let Some(aggregate) = plan.downcast_ref::<GpuAggregateExec>() {
+        return match aggregate.run_on_device(context).await {
+            Ok(Finished::Batch(batch)) => Ok(SourceRows::Batch(batch)),
+            Ok(Finished::Left(left)) => Ok(SourceRows::Left(left)),
+            Err(Failure::Device(reason)) if aggregate.allows_fallback() => {
+                let batch = aggregate.run_on_cpu(reason, context).await?;
+                Ok(SourceRows::Batch(batch))
+            }
+            Err(failure) => Err(failure),
+        };
+    }
+    match plan.downcast_ref::<GpuCollectExec>() {
+        Some(collect) if collect.has_device_form() => match collect.run_on_device(context).await {
+            Ok(left) => Ok(SourceRows::Left(Box::new(left))),
+            Err(Failure::Device(reason)) if collect.allows_fallback() => {
+                let batch = collect.run_on_cpu(reason, context).await?;
+                Ok(SourceRows::Batch(batch))
+            }
+            Err(failure) => Err(failure),
+        },
+        _ => Ok(SourceRows::Stream),
+    }
+}
+
+/// Whether a pipeline should read this source whole: its rows are on the device already,
+/// or will stay there.
+pub fn is_whole(source: &Arc<dyn ExecutionPlan>, device: &Device) -> bool {
+    let source = without_exchange(source);
+    let collect = source.downcast_ref::<GpuCollectExec>();
+    collect.is_some_and(GpuCollectExec::has_device_form)
+        || source.is::<GpuAggregateExec>()
+        || can_stay(source, device)
+}
+
+/// Whether this is a scan whose columns are cached, and all of them fit the cache.
+fn can_stay(source: &Arc<dyn ExecutionPlan>, device: &Device) -> bool {
+    if device.cache_bytes == 0 || FileScan::of(source).is_none() {
+        return false;
+    }
+    let statistics = StatisticsContext::new().compute(source.as_ref(), &StatisticsArgs::new());
+    let n_rows = statistics
+        .ok()
+        .and_then(|s| s.num_rows.get_value().copied());
+    let schema = source.schema();
+    let widths = schema.fields().iter().map(|field| match field.data_type() {
+        DataType::Utf8 => TEXT_BYTES,
+        other => other.primitive_width().unwrap_or(1).min(8),
+    });
+    let row_bytes: usize = widths.sum();
+    n_rows.is_some_and(|n_rows| n_rows.saturating_mul(row_bytes) <= device.cache_bytes)
+}
+
+/// What the text of a row is taken to need on the device.
+const TEXT_BYTES: usize = 24;
+
 /// Brings all rows of a plan to the device; the columns get the numbers that they are
 /// wanted under. `known` holds ranges of the plan's columns.
 pub async fn relation(
@@ -127,38 +199,48 @@ pub async fn relation(
     device: &Device,
     context: &Arc<TaskContext>,
 ) -> Result<Relation, Failure> {
-    if let Some(collect) = plan.downcast_ref::<GpuCollectExec>()
-        && collect.has_device_form()
+    let plan = without_exchange(plan);
+    match source_rows(plan, context).await? {
+        SourceRows::Left(left) => {
+            let (device, codes) = (device.clone(), codes.clone());
+            return blocking(move || of_left(*left, wanted, &codes, &device)).await;
+        }
+        SourceRows::Batch(batch) => {
+            return of_batches(vec![batch], plan.schema(), wanted, codes, known, device).await;
+        }
+        SourceRows::Stream => {}
+    }
+    if can_stay(plan, device)
+        && let Some(scan) = FileScan::of(plan)
     {
-        let left = collect.run_on_device(context).await?;
-        let (device, codes) = (device.clone(), codes.clone());
-        return blocking(move || of_left(left, wanted, &codes, &device)).await;
+        return cached(&scan, wanted, codes, device, context).await;
     }
     let batches = read_all(plan, context).await?;
-    let (device, codes, schema) = (device.clone(), codes.clone(), plan.schema());
+    of_batches(batches, plan.schema(), wanted, codes, known, device).await
+}
+
+/// The relation of rows on the host.
+async fn of_batches(
+    batches: Vec<RecordBatch>,
+    schema: SchemaRef,
+    wanted: Vec<(usize, Wanted)>,
+    codes: &Codes,
+    known: Arc<HashMap<usize, Range>>,
+    device: &Device,
+) -> Result<Relation, Failure> {
+    let (device, codes) = (device.clone(), codes.clone());
     blocking(move || {
         let started = Instant::now();
         let n_rows = batches.iter().map(RecordBatch::num_rows).sum();
         let mut columns = HashMap::new();
         let mut texts = Texts::new();
         for (number, wanted) in wanted {
-            let own = match wanted {
-                Wanted::Own(index) => index,
-                Wanted::Codes(number) => codes.text(number)?.column,
-            };
+            let own = own_column(wanted, &codes)?;
+            let parts = parts_of(&batches, own);
             let data_type = schema.field(own).data_type();
-            let parts: Vec<&dyn Array> = batches.iter().map(|b| b.column(own).as_ref()).collect();
-            let column = match wanted {
-                Wanted::Own(index) => {
-                    let whole = whole(&parts, data_type)?;
-                    staged(whole.as_ref(), known.get(&index).copied())?
-                }
-                Wanted::Codes(number) => {
-                    let (codes, of_codes) = encoded(&parts, data_type, &codes, number)?;
-                    texts.insert(number, of_codes);
-                    staged(codes.as_ref(), None)?
-                }
-            };
+            let known = known.get(&own).copied();
+            let (column, of_codes) = laid_out(&parts, data_type, wanted, &codes, known)?;
+            texts.extend(of_codes);
             columns.insert(number, column);
         }
         let staging_ms = started.elapsed().as_secs_f64() * 1e3;
@@ -172,6 +254,145 @@ pub async fn relation(
         })
     })
     .await
+}
+
+/// The relation of a scan whose columns stay on the device: those that are there
+/// already, and those that are read now.
+async fn cached(
+    scan: &FileScan,
+    wanted: Vec<(usize, Wanted)>,
+    codes: &Codes,
+    device: &Device,
+    context: &Arc<TaskContext>,
+) -> Result<Relation, Failure> {
+    let mut found = HashMap::new();
+    let mut missing = Vec::new();
+    for (number, wanted) in wanted {
+        let own = own_column(wanted, codes)?;
+        let codes_of = match wanted {
+            Wanted::Own(_) => None,
+            Wanted::Codes(of) => Some(codes.text(of)?.function.to_string()),
+        };
+        let key = scan.key(own, codes_of);
+        match device.cache.get(&key) {
+            Some(cached) => {
+                found.insert(number, (wanted, cached));
+            }
+            None => missing.push((number, wanted, own, key)),
+        }
+    }
+    let mut counts = RunCounts::default();
+    let mut staging_ms = 0.0;
+    // Without any column it is the rows that are counted.
+    if !missing.is_empty() || found.is_empty() {
+        let mut read: Vec<usize> = missing.iter().map(|(_, _, own, _)| *own).collect();
+        read.sort_unstable();
+        read.dedup();
+        let plan = scan.of_columns(&read)?;
+        let batches = read_all(&plan, context).await?;
+        let gpu = Arc::clone(&device.gpu);
+        let (device, codes, schema) = (device.clone(), codes.clone(), plan.schema());
+        let (columns, n_rows, ms, bytes) = blocking(move || {
+            let started = Instant::now();
+            let n_rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+            let mut columns = Vec::new();
+            let mut bytes = 0;
+            let mut ms = 0.0;
+            for (number, wanted, own, key) in missing {
+                let at = read.binary_search(&own).unwrap_or_default();
+                let parts = parts_of(&batches, at);
+                let data_type = schema.field(at).data_type();
+                let (column, of_codes) = laid_out(&parts, data_type, wanted, &codes, None)?;
+                ms += started.elapsed().as_secs_f64() * 1e3;
+                let one = StagedBatch::new(HashMap::from([(0, column)]), n_rows);
+                let (chunk, copied, reserved) = upload(&device, one)?;
+                chunk.wait()?;
+                bytes += copied.bytes_to_device;
+                let cached = Cached {
+                    column: Arc::clone(chunk.shared_column(0)?),
+                    texts: of_codes.map(|(_, texts)| texts),
+                    n_rows,
+                };
+                device
+                    .cache
+                    .put(key, cached.clone(), reserved, device.cache_bytes);
+                columns.push((number, (wanted, cached)));
+            }
+            Ok((columns, n_rows, ms, bytes))
+        })
+        .await?;
+        staging_ms = ms;
+        counts.bytes_to_device = bytes;
+        if columns.is_empty() {
+            let stream = Stream::new(&gpu)?;
+            let rows = DeviceChunk::of_columns(&stream, HashMap::new(), n_rows)?;
+            return Ok(Relation {
+                rows: Arc::new(rows),
+                texts: Texts::new(),
+                staging_ms,
+                counts,
+                reserved: Vec::new(),
+            });
+        }
+        found.extend(columns);
+    }
+    let mut columns = HashMap::new();
+    let mut texts = Texts::new();
+    let mut n_rows = 0;
+    for (number, (wanted, cached)) in found {
+        if let (Wanted::Codes(of), Some(own)) = (wanted, cached.texts) {
+            texts.insert(of, own);
+        }
+        n_rows = cached.n_rows;
+        columns.insert(number, cached.column);
+    }
+    let stream = Stream::new(&device.gpu)?;
+    let rows = DeviceChunk::of_columns(&stream, columns, n_rows)?;
+    Ok(Relation {
+        rows: Arc::new(rows),
+        texts,
+        staging_ms,
+        counts,
+        reserved: Vec::new(),
+    })
+}
+
+/// The plan's column that is read for what is wanted.
+fn own_column(wanted: Wanted, codes: &Codes) -> Result<usize, Failure> {
+    Ok(match wanted {
+        Wanted::Own(index) => index,
+        Wanted::Codes(number) => codes.text(number)?.column,
+    })
+}
+
+fn parts_of(batches: &[RecordBatch], column: usize) -> Vec<&dyn Array> {
+    let parts = batches.iter().map(|batch| batch.column(column).as_ref());
+    parts.collect()
+}
+
+/// A column, or the codes of one with their number and texts.
+fn laid_out(
+    parts: &[&dyn Array],
+    data_type: &DataType,
+    wanted: Wanted,
+    codes: &Codes,
+    known: Option<Range>,
+) -> Result<(StagedColumn, Option<(usize, StringArray)>), Failure> {
+    match wanted {
+        Wanted::Own(_) => {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let staged = stage_parts(parts, data_type, known, threads);
+            Ok((staged.map_err(refused)?, None))
+        }
+        Wanted::Codes(number) => {
+            let (codes, texts) = encoded(parts, data_type, codes, number)?;
+            Ok((staged(codes.as_ref(), None)?, Some((number, texts))))
+        }
+    }
+}
+
+fn refused(reason: Unsupported) -> Failure {
+    KernelError::Unsupported(reason.message).into()
 }
 
 /// The relation of a collect's output, most of which is where it should be.
@@ -243,8 +464,7 @@ fn upload(
     staged: StagedBatch,
 ) -> Result<(DeviceChunk, RunCounts, Reservation), Failure> {
     let bytes = staged.bytes();
-    let reserved = device.budget.reserve_or_wait(bytes, MEMORY_WAIT);
-    let reserved = reserved.map_err(KernelError::from)?;
+    let reserved = device.reserve(bytes)?;
     let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
     let rows = loader.upload(&staged)?;
     let counts = RunCounts {
@@ -255,7 +475,7 @@ fn upload(
 }
 
 fn staged(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Failure> {
-    stage(array, known).map_err(|reason| KernelError::Unsupported(reason.message).into())
+    stage(array, known).map_err(refused)
 }
 
 fn whole(parts: &[&dyn Array], data_type: &DataType) -> Result<ArrayRef, Failure> {

@@ -11,6 +11,9 @@
 //!   record batches, one partition
 //! ```
 //!
+//! Rows that another GPU node left on the device are sorted there, and only those that
+//! are wanted come home.
+//!
 //! Nothing is emitted before the order is known, so when the device cannot go on, the
 //! CPU subtree runs instead.
 
@@ -19,7 +22,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::{concat, interleave_record_batch, take_record_batch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -35,12 +38,16 @@ use datafusion::physical_plan::{
     PhysicalExpr, PlanProperties,
 };
 use futures::{StreamExt, TryStreamExt};
+use kernels::columns::DeviceChunk;
+use kernels::gpu::Stream;
 use kernels::ir::Sort;
-use kernels::launch::{Sorted, sort};
+use kernels::launch::{Sorted, sort, sort_resident};
 
 use super::Device;
 use super::aggregate::Outcome;
+use super::collect::Left;
 use super::failure::{Failure, add_counts, fallback, refused, run_original};
+use super::relation::{SourceRows, blocking, source_rows};
 use crate::report::PipelineReport;
 
 /// Rows that are taken from the kept record batches at once.
@@ -211,7 +218,10 @@ impl ExecutionPlan for GpuSortExec {
             match job.run(Arc::clone(&context)).await {
                 Ok((rows, report)) => {
                     record(&outcome, Outcome::Ran(report));
-                    Ok(rows.stream(batch_rows))
+                    Ok(match rows {
+                        Ordered::Kept(rows) => rows.stream(batch_rows),
+                        Ordered::Batch(batch) => in_parts(batch, batch_rows),
+                    })
                 }
                 Err(Failure::User(error)) => Err(error),
                 Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
@@ -239,14 +249,59 @@ struct Job {
     pipeline: SortPipeline,
 }
 
+/// The rows in order.
+enum Ordered {
+    /// Kept record batches, and the order of their rows.
+    Kept(OrderedRows),
+    /// One record batch.
+    Batch(RecordBatch),
+}
+
 impl Job {
-    async fn run(
+    async fn run(self, context: Arc<TaskContext>) -> Result<(Ordered, PipelineReport), Failure> {
+        let batches = match source_rows(&self.pipeline.source, &context).await? {
+            SourceRows::Left(left) => return self.run_on_device(*left).await,
+            SourceRows::Batch(batch) => vec![batch],
+            SourceRows::Stream => Vec::new(),
+        };
+        let (rows, report) = self.run_from_host(context, batches).await?;
+        Ok((Ordered::Kept(rows), report))
+    }
+
+    /// Sorts rows that are on the device; only those that are wanted come home.
+    async fn run_on_device(self, left: Left) -> Result<(Ordered, PipelineReport), Failure> {
+        let mut report = PipelineReport {
+            operators: self.pipeline.operators.clone(),
+            device: self.device.name(),
+            rows_in: left.n_rows() as u64,
+            ..PipelineReport::default()
+        };
+        let permit = self.device.admission.acquire().await;
+        let device = self.device.clone();
+        let (batch, kernel, counts) = blocking(move || {
+            let _permit = permit;
+            let sorted = sort_left(&self, &left)?;
+            let (rows, counts) = left.take(&self.device, &sorted.rows)?;
+            Ok((rows.batch()?, sorted.kernel, sorted.counts.and(&counts)))
+        })
+        .await?;
+        report.kernel = kernel;
+        report.rows_out = batch.num_rows() as u64;
+        add_counts(&mut report, counts, &device);
+        Ok((Ordered::Batch(batch), report))
+    }
+
+    async fn run_from_host(
         self,
         context: Arc<TaskContext>,
+        first: Vec<RecordBatch>,
     ) -> Result<(OrderedRows, PipelineReport), Failure> {
         let reservation =
             Arc::new(MemoryConsumer::new("GpuSortExec").register(context.memory_pool()));
-        let batches = gather(&self.pipeline.source, &context, &reservation).await?;
+        let batches = match first.is_empty() {
+            true => gather(&self.pipeline.source, &context, &reservation).await?,
+            false => first,
+        };
         let mut report = PipelineReport {
             operators: self.pipeline.operators.clone(),
             device: self.device.name(),
@@ -283,6 +338,38 @@ impl Job {
         };
         Ok((rows, report))
     }
+}
+
+/// The order of rows that are on the device.
+fn sort_left(job: &Job, left: &Left) -> Result<Sorted, Failure> {
+    let mut columns = HashMap::new();
+    for (number, key) in job.pipeline.key_columns.iter().enumerate() {
+        let column = match left.column(key.index) {
+            Some(column) => Arc::clone(column),
+            None => left.ranks(&job.device, key.index)?,
+        };
+        columns.insert(number, column);
+    }
+    let stream = Stream::new(&job.device.gpu)?;
+    let keys = DeviceChunk::of_columns(&stream, columns, left.n_rows())?;
+    let (gpu, jit) = (Arc::clone(&job.device.gpu), Arc::clone(&job.device.jit));
+    Ok(sort_resident(
+        gpu,
+        jit,
+        &job.pipeline.sort,
+        &keys,
+        job.pipeline.fetch,
+    )?)
+}
+
+fn in_parts(
+    batch: RecordBatch,
+    rows: usize,
+) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
+    let n_rows = batch.num_rows();
+    let firsts = (0..n_rows).step_by(rows);
+    let parts = firsts.map(move |first| Ok(batch.slice(first, rows.min(n_rows - first))));
+    futures::stream::iter(parts).boxed()
 }
 
 /// All rows of the source. Partitions are read at the same time and stand one after
@@ -353,6 +440,17 @@ fn order(job: &Job, schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Sorte
         &keys,
         job.pipeline.fetch,
     )?)
+}
+
+/// Each text's place among all of them, by bytes.
+pub(super) fn ranks_of(texts: &StringArray) -> Int32Array {
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    order.sort_unstable_by_key(|at| texts.value(*at));
+    let mut ranks = vec![0; texts.len()];
+    for (rank, at) in order.into_iter().enumerate() {
+        ranks[at] = rank as i32;
+    }
+    Int32Array::from(ranks)
 }
 
 /// Each text's place among the distinct texts of all parts, by bytes; null stays null.
@@ -452,7 +550,7 @@ impl OrderedRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{StringArray, StringViewArray};
+    use arrow::array::StringViewArray;
 
     #[test]
     fn ranks_follow_bytes_over_all_parts() {

@@ -296,7 +296,7 @@ impl Lowering<'_> {
         if chain.joined.is_empty() && chain.fetch.is_none() && is_plain {
             let conditions = chain.steps.into_iter().filter_map(|step| match step {
                 Step::Filter(condition) => Some(condition),
-                Step::Probe(_) => None,
+                Step::Probe(_) | Step::Lookup { .. } => None,
             });
             let filter = conditions.reduce(and);
             return (chain.source, chain.inputs, filter);
