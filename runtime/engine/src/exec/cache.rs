@@ -189,6 +189,9 @@ impl FileScan {
         let wanted = columns.iter().map(|column| self.columns[*column]).collect();
         let config = FileScanConfigBuilder::from(self.config.clone())
             .with_source(Arc::new(plain))
+            // Columns that are read by different queries must have the same order of rows:
+            // partitions may not take files over from one another.
+            .with_preserve_order(true)
             .with_projection_indices(Some(wanted))?
             .build();
         Ok(DataSourceExec::from_data_source(config))
