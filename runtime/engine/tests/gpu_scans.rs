@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::physical_plan::displayable;
-use engine::exec::{Device, DeviceLimits};
+use engine::exec::{CachePart, Device, DeviceLimits};
 use engine::session::Session;
 use engine::settings::{FallbackPolicy, Format, Settings, Stage};
 use kernels::gpu::{HostOptions, open_host};
@@ -35,10 +35,19 @@ fn write(folder: &Path) {
 }
 
 async fn session(folder: &Path, fallback: FallbackPolicy) -> Session {
+    session_on(folder, fallback, DeviceLimits::default(), 2).await
+}
+
+async fn session_on(
+    folder: &Path,
+    fallback: FallbackPolicy,
+    limits: DeviceLimits,
+    compute_threads: usize,
+) -> Session {
     let gpu = open_host(HostOptions::default());
-    let device = Device::new(gpu, Arc::new(Jit::new(None)), DeviceLimits::default());
+    let device = Device::new(gpu, Arc::new(Jit::new(None)), limits);
     let settings = Settings {
-        compute_threads: 2,
+        compute_threads,
         fallback,
         ..Settings::default()
     };
@@ -67,4 +76,48 @@ async fn scans_compute_nothing() {
     let mut got = rows(&ran.report.preview);
     got.sort();
     assert_eq!(got, ["2|a|1|2", "4|b|2|3", "6|c|3|4", "8|é|4|5"]);
+}
+
+/// Columns of many files that different queries brought to the device stand beside one
+/// another: row for row they are of the same files. Files differ in length, so partitions
+/// that took files over from one another would change the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_stay_on_the_device_have_one_order() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..24i64 {
+        let n = 1 + (number * 37) % 11 * 400;
+        let first = number * 10_000;
+        let a = Int64Array::from_iter_values(first..first + n);
+        let twice = Int64Array::from_iter_values((first..first + n).map(|v| 2 * v));
+        let text = (first..first + n).map(|v| format!("t{}", v % 100));
+        let columns: [(&str, ArrayRef); 3] = [
+            ("a", Arc::new(a)),
+            ("twice", Arc::new(twice)),
+            ("s", Arc::new(StringArray::from_iter_values(text))),
+        ];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let file = std::fs::File::create(folder.path().join(format!("{number}.parquet")));
+        let mut writer = ArrowWriter::try_new(file.unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+    let limits = DeviceLimits {
+        cache_part: CachePart(60),
+        ..DeviceLimits::default()
+    };
+    for _ in 0..5 {
+        let session = session_on(folder.path(), FallbackPolicy::Fail, limits, 4).await;
+        let ask = async |sql: &str| {
+            let ran = run(&session, &Stage::new("r", sql)).await.unwrap();
+            rows(&ran.report.preview)
+        };
+        ask("select count(*) from t where a > 5").await;
+        ask("select s, count(*) from t group by s").await;
+        assert_eq!(
+            ask("select count(*) from t where twice <> 2 * a").await,
+            ["0"]
+        );
+        let sql = "select count(*) from (select s, min(a % 100) l, max(a % 100) h from t group by s) g where l <> h";
+        assert_eq!(ask(sql).await, ["0"]);
+    }
 }
