@@ -18,7 +18,7 @@ use tests::rows::Rows;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What every run of the tests asks.
-const SEEDS: std::ops::Range<u64> = 0..40;
+const SEEDS: std::ops::Range<u64> = 0..24;
 
 fn seeds() -> std::ops::Range<u64> {
     let number = |text: &str| text.parse().expect("WARPLINE_SEEDS is a number, or N..M");
