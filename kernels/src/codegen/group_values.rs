@@ -233,7 +233,11 @@ fn call_value(
     };
     let value = match register {
         ValueRegister::Integer(held, range) => {
-            let whole = integer(state.value, state.register, ty)?;
+            let mut whole = integer(state.value, state.register, ty)?;
+            if let Some(rows) = state.rows {
+                // What a state begins with is no value, and need not fit the type.
+                whole = format!("(state[{}] == 0 ? static_cast<i128>(0) : {whole})", rows.at);
+            }
             let (min, max) = (wide_literal(range.min), wide_literal(range.max));
             let (held, fault) = (held.name(), overflow_fault(ty));
             format!("narrow<{held}>(thread, {whole}, {min}, {max}, {fault})")
