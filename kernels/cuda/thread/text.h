@@ -17,11 +17,12 @@ struct TextConstant {
   u64 length;
 };
 
-// A column: row `r` has the bytes from offsets[r] to offsets[r + 1].
+// A column: row `r` has the bytes from offsets[r] to offsets[r + 1]. Offsets are i32, or
+// i64 for a column of more bytes than that counts.
 struct TextColumnRef {
   const u8* bytes;
   const u8* validity;
-  const i32* offsets;
+  const void* offsets;
   const void* unused;
 };
 
@@ -29,16 +30,19 @@ WL_DEVICE Text text_of(const TextConstant& constant) {
   return Text{constant.bytes, static_cast<u32>(constant.length), FOLD_NONE};
 }
 
+template <class Offset>
 WL_DEVICE Text load_text(const TextColumnRef& column, u64 row) {
-  const i32 from = column.offsets[row];
-  return Text{column.bytes + from, static_cast<u32>(column.offsets[row + 1] - from), FOLD_NONE};
+  const Offset* const offsets = static_cast<const Offset*>(column.offsets);
+  const Offset from = offsets[row];
+  return Text{column.bytes + from, static_cast<u32>(offsets[row + 1] - from), FOLD_NONE};
 }
 
+template <class Offset>
 WL_DEVICE Opt<Text> load_text_optional(const TextColumnRef& column, u64 row) {
   if (column.validity != nullptr && ((column.validity[row >> 3] >> (row & 7)) & 1) == 0) {
     return null<Text>();
   }
-  return some(load_text(column, row));
+  return some(load_text<Offset>(column, row));
 }
 
 WL_DEVICE u8 byte_at(const Text& text, u32 i) {

@@ -108,7 +108,12 @@ impl ColumnShape {
             } else {
                 "load_text"
             };
-            return format!("{load}(p.c{index}, {row})");
+            let offset = if self.stored == "long_text" {
+                "i64"
+            } else {
+                "i32"
+            };
+            return format!("{load}<{offset}>(p.c{index}, {row})");
         }
         let load = if self.nullable {
             "load_optional"

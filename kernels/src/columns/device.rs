@@ -85,6 +85,9 @@ pub struct DeviceChunk {
     ready: Event,
 }
 
+/// Page-locked memory that one copy takes at most: a column may be larger than all of it.
+const PIECE_BYTES: usize = 128 << 20;
+
 impl DeviceChunk {
     /// Copies staged columns to the device, through page-locked memory of `pool`,
     /// which the device reads eight times as fast as pageable. The copies are enqueued
@@ -99,10 +102,10 @@ impl DeviceChunk {
     ) -> Result<DeviceChunk> {
         let upload = |bytes: &[u8]| -> Result<DeviceBuffer> {
             let buffer = DeviceBuffer::allocate(gpu, bytes.len())?;
-            if !bytes.is_empty() {
-                let mut pinned = pool.take_or_wait(bytes.len(), pinned_wait)?;
-                pinned.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
-                buffer.upload(stream, 0, &pinned, 0..bytes.len())?;
+            for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+                let mut pinned = pool.take_or_wait(piece.len(), pinned_wait)?;
+                pinned.as_mut_slice()[..piece.len()].copy_from_slice(piece);
+                buffer.upload(stream, number * PIECE_BYTES, &pinned, 0..piece.len())?;
             }
             Ok(buffer)
         };

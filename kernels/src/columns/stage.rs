@@ -8,7 +8,7 @@ use arrow::array::types::{
     Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow::array::{Array, AsArray, BooleanBufferBuilder, PrimitiveArray};
+use arrow::array::{Array, AsArray, BooleanBufferBuilder, PrimitiveArray, StringArray};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 
@@ -26,7 +26,7 @@ pub struct StagedColumn {
     pub values: Buffer,
     /// One bit a row, or nothing when no row is null.
     pub validity: Option<Vec<u8>>,
-    /// Of text: one 32-bit offset a row into `values`, and the end.
+    /// Of text: one offset a row into `values`, and the end.
     pub offsets: Option<Buffer>,
 }
 
@@ -89,7 +89,7 @@ pub fn stage_parts(
         };
     }
     let (shape, values) = match data_type {
-        DataType::Utf8 => return text(parts, validity),
+        DataType::Utf8 => return Ok(text(parts, validity)),
         DataType::Boolean => {
             let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
             for part in parts {
@@ -159,35 +159,66 @@ fn validity_bits(parts: &[&dyn Array]) -> Option<Vec<u8>> {
     Some(bits.finish().into_inner().to_vec())
 }
 
-/// Bytes and offsets that start at the first byte.
-fn text(parts: &[&dyn Array], validity: Option<Vec<u8>>) -> Result<StagedColumn, Unsupported> {
-    let mut offsets = vec![0i32];
-    let mut bytes: Vec<Buffer> = Vec::new();
-    let mut n_bytes = 0i32;
-    for part in parts {
-        let part = part.as_string::<i32>();
+/// Bytes and offsets that start at the first byte. Offsets have 32 bits where those hold
+/// them, and 64 otherwise.
+fn text(parts: &[&dyn Array], validity: Option<Vec<u8>>) -> StagedColumn {
+    let parts: Vec<&StringArray> = parts.iter().map(|part| part.as_string::<i32>()).collect();
+    let ends = |part: &StringArray| -> (usize, usize) {
         let own = part.value_offsets();
-        let (from, to) = (own[0], own[own.len() - 1]);
-        let too_long = || Unsupported::expression("more than 2 GiB of text in one column");
-        let end = n_bytes.checked_add(to - from).ok_or_else(too_long)?;
-        offsets.extend(own[1..].iter().map(|offset| n_bytes + (offset - from)));
-        n_bytes = end;
-        bytes.push(
-            part.values()
-                .slice_with_length(from as usize, (to - from) as usize),
-        );
-    }
+        (own[0] as usize, own[own.len() - 1] as usize)
+    };
+    let bytes: Vec<Buffer> = parts
+        .iter()
+        .map(|part| {
+            let (from, to) = ends(part);
+            part.values().slice_with_length(from, to - from)
+        })
+        .collect();
+    let n_bytes: usize = bytes.iter().map(Buffer::len).sum();
     let values = match bytes.as_slice() {
         [one] => one.clone(),
-        many => Buffer::from_vec(many.iter().flat_map(|part| part.iter().copied()).collect()),
+        many => {
+            let mut all = Vec::with_capacity(n_bytes);
+            for part in many {
+                all.extend_from_slice(part);
+            }
+            Buffer::from_vec(all)
+        }
     };
-    Ok(StagedColumn {
-        shape: shape(ValueRegister::Text, "text", validity.is_some()),
+    let (stored, offsets) = if i32::try_from(n_bytes).is_ok() {
+        ("text", Buffer::from_vec(offsets(&parts, |at| at as i32)))
+    } else {
+        (
+            "long_text",
+            Buffer::from_vec(offsets(&parts, |at| at as i64)),
+        )
+    };
+    StagedColumn {
+        shape: shape(ValueRegister::Text, stored, validity.is_some()),
         range: None,
         values,
         validity,
-        offsets: Some(Buffer::from_vec(offsets)),
-    })
+        offsets: Some(offsets),
+    }
+}
+
+/// Where each row of all parts starts, and the end.
+fn offsets<T>(parts: &[&StringArray], element: impl Fn(usize) -> T) -> Vec<T> {
+    let n_rows: usize = parts.iter().map(|part| part.len()).sum();
+    let mut all = Vec::with_capacity(n_rows + 1);
+    let mut before = 0;
+    all.push(element(0));
+    for part in parts {
+        let own = part.value_offsets();
+        let from = own[0] as usize;
+        all.extend(
+            own[1..]
+                .iter()
+                .map(|at| element(before + *at as usize - from)),
+        );
+        before += own[own.len() - 1] as usize - from;
+    }
+    all
 }
 
 fn shape(register: ValueRegister, stored: &'static str, nullable: bool) -> ColumnShape {
@@ -376,6 +407,20 @@ mod tests {
         }
         let third = i16::from_ne_bytes([column.values[4], column.values[5]]);
         assert_eq!(third, 7000);
+    }
+
+    #[test]
+    fn text_in_parts_starts_at_the_first_byte() {
+        let array = StringArray::from(vec![Some("ab"), None, Some("cde"), Some("")]);
+        let (first, last) = (array.slice(1, 2), array.slice(0, 1));
+        let parts: [&dyn Array; 2] = [&first, &last];
+        let column = stage_parts(&parts, &DataType::Utf8, None, 2).unwrap();
+        assert_eq!(column.shape.stored, "text");
+        assert_eq!(column.values.as_slice(), b"cdeab");
+        assert_eq!(column.offsets.unwrap().typed_data::<i32>(), [0, 0, 3, 5]);
+        assert_eq!(column.validity, Some(vec![0b110]));
+        let own: Vec<&StringArray> = vec![&first, &last];
+        assert_eq!(offsets(&own, |at| at as i64), [0i64, 0, 3, 5]);
     }
 
     #[test]
