@@ -5,6 +5,7 @@
 //! user functions' sandboxes, states of a batch, or HTTP.
 
 pub mod cancel;
+pub mod cpu;
 pub mod error;
 pub mod exec;
 pub mod explain;

@@ -30,6 +30,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::{FutureExt, StreamExt};
 
 use crate::cancel::Cancel;
+use crate::cpu::FastOnCpu;
 use crate::error::{Error, Result};
 use crate::exec::Device;
 use crate::explain;
@@ -987,6 +988,8 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
     for rule in rules {
         builder = builder.with_physical_optimizer_rule(rule);
     }
+    // Last, so that every other rule sees DataFusion's own nodes.
+    builder = builder.with_physical_optimizer_rule(Arc::new(FastOnCpu));
     let mut state = builder.build();
     for function in guard::aggregates() {
         datafusion::execution::FunctionRegistry::register_udaf(&mut state, function)

@@ -116,16 +116,11 @@ impl AggregateUDFImpl for CheckedSum {
         if !is_wide(args.return_type()) {
             return self.plain.create_groups_accumulator(args);
         }
-        // Fewer than 2^64 values of at most 18 digits always fit 128 bits.
-        let may_overflow = !matches!(
-            args.expr_fields.first().map(|field| field.data_type()),
-            Some(DataType::Int64 | DataType::UInt64 | DataType::Decimal128(..=18, _))
-        );
         Ok(Box::new(GroupTotals {
             result: args.return_type().clone(),
             totals: Vec::new(),
             seen: None,
-            may_overflow,
+            bound: 0,
             overflowed: false,
         }))
     }
@@ -175,6 +170,17 @@ fn fits(value: i128, result: &DataType) -> bool {
         }
         _ => false,
     }
+}
+
+/// What no sum of some of these values is further from zero than.
+fn bound<V: Copy + Into<i128>>(values: &[V]) -> u128 {
+    let spread = values.iter().fold(0, |spread: i128, value| {
+        let value = (*value).into();
+        spread | (value ^ (value >> 127))
+    });
+    // All bits up to the highest that is used; one more for the negative.
+    let largest = u128::MAX.checked_shr(spread.leading_zeros()).unwrap_or(0) + 1;
+    largest.saturating_mul(values.len() as u128)
 }
 
 /// Calls `each` with every value of an integer or decimal array that is not NULL.
@@ -342,7 +348,8 @@ struct GroupTotals {
     totals: Vec<i128>,
     /// Which groups had a value; `None` while all of them had.
     seen: Option<Vec<bool>>,
-    may_overflow: bool,
+    /// No total is further from zero. While it fits 128 bits, none can have overflowed.
+    bound: u128,
     overflowed: bool,
 }
 
@@ -365,7 +372,8 @@ impl GroupTotals {
         if let Some(seen) = &mut self.seen {
             seen.resize(n_groups, false);
         }
-        if all_count && self.seen.is_none() && !self.may_overflow {
+        self.bound = self.bound.saturating_add(bound(values.values()));
+        if all_count && self.seen.is_none() && self.bound <= i128::MAX as u128 {
             for (value, group) in values.values().iter().zip(groups) {
                 self.totals[*group] += (*value).into();
             }
@@ -537,7 +545,7 @@ mod tests {
             result,
             totals: Vec::new(),
             seen: None,
-            may_overflow: false,
+            bound: 0,
             overflowed: false,
         }
     }

@@ -18,6 +18,7 @@ use kernels::ir::{BinaryOp, Expr, Kind, Literal, Type, UnaryOp};
 
 use super::functions::{lower_function, lower_like};
 use super::inputs::Inputs;
+use crate::cpu::narrow::NarrowExpr;
 use crate::report::Reason;
 
 /// Lowers an expression over these inputs, or says why it cannot run on the GPU.
@@ -39,6 +40,9 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
     }
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         return lower_binary(expr, binary, inputs);
+    }
+    if let Some(narrow) = expr.downcast_ref::<NarrowExpr>() {
+        return lower(narrow.plain(), inputs);
     }
     if let Some(not) = expr.downcast_ref::<NotExpr>() {
         return unary(UnaryOp::Not, not.arg(), inputs);
