@@ -257,52 +257,68 @@ impl KeyColumn {
         word: impl Fn(usize) -> std::result::Result<u128, &'a [u8]>,
     ) -> Result<bool> {
         codes.clear();
-        codes.reserve(array.len());
+        codes.resize(array.len(), 0);
         let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
-        for row in 0..array.len() {
+        for (row, code) in codes.iter_mut().enumerate() {
             if nulls.is_some_and(|nulls| nulls.is_null(row)) {
-                let code = match self.null_code {
-                    Some(code) => code,
-                    None => match self.insert(array, row)? {
-                        Some(code) => *self.null_code.insert(code),
-                        None => return Ok(false),
-                    },
-                };
-                codes.push(code);
+                if self.null_code.is_none() {
+                    self.null_code = self.insert(array, row)?;
+                }
+                match self.null_code {
+                    Some(null) => *code = null,
+                    None => return Ok(false),
+                }
                 continue;
             }
-            let (word, long) = match word(row) {
-                Ok(word) => (word, None),
-                Err(text) => (word_of_long(text), Some(text)),
-            };
-            let mut at = slot_of(word);
-            let code = loop {
-                let slot = self.slots[at];
-                if slot.code == NONE {
-                    let Some(code) = self.insert(array, row)? else {
-                        return Ok(false);
-                    };
-                    let code_of_slot = u16::from(code);
-                    self.slots[at] = Slot {
-                        word,
-                        code: code_of_slot,
-                    };
-                    break code;
-                }
-                if slot.word == word {
-                    break slot.code as u8;
-                }
-                at = (at + 1) % N_SLOTS;
-            };
-            if let Some(text) = long
-                && !self.is_text(code, text)
-            {
-                // Two long texts of one hash: others can tell them apart.
-                return Ok(false);
+            match word(row) {
+                Ok(word) => match self.find(word, array, row)? {
+                    Some(found) => *code = found,
+                    None => return Ok(false),
+                },
+                Err(text) => match self.find(word_of_long(text), array, row)? {
+                    // Two texts may have one hash. Others can tell them apart.
+                    Some(found) if self.is_text(found, text) => *code = found,
+                    _ => return Ok(false),
+                },
             }
-            codes.push(code);
         }
         Ok(true)
+    }
+
+    /// The code of a word, new or known, unless there are too many.
+    #[inline]
+    fn find(&mut self, word: u128, array: &ArrayRef, row: usize) -> Result<Option<u8>> {
+        let at = slot_of(word);
+        let slot = &self.slots[at];
+        if slot.word == word && slot.code != NONE {
+            return Ok(Some(slot.code as u8));
+        }
+        self.find_further(at, word, array, row)
+    }
+
+    #[cold]
+    fn find_further(
+        &mut self,
+        mut at: usize,
+        word: u128,
+        array: &ArrayRef,
+        row: usize,
+    ) -> Result<Option<u8>> {
+        loop {
+            let slot = self.slots[at];
+            if slot.code == NONE {
+                let code = self.insert(array, row)?;
+                if let Some(code) = code {
+                    let code = u16::from(code);
+                    self.slots[at] = Slot { word, code };
+                }
+                return Ok(code);
+            }
+            if slot.word == word {
+                return Ok(Some(slot.code as u8));
+            }
+            at = (at + 1) % N_SLOTS;
+        }
     }
 
     /// A code for a value that was not there, unless there are too many.

@@ -228,16 +228,14 @@ fn read(array: &ArrayRef) -> Option<Narrow> {
         DataType::Decimal128(_, _) => {
             let values = array.as_primitive::<Decimal128Type>().values();
             let (mut spread, mut lost) = (0, 0);
-            let digits: Vec<i64> = values
-                .iter()
-                .map(|value| {
-                    let low = *value as i64;
-                    let sign = low >> 63;
-                    spread |= low ^ sign;
-                    lost |= (*value >> 64) as i64 ^ sign;
-                    low
-                })
-                .collect();
+            let mut digits = vec![0; values.len()];
+            for (digits, value) in digits.iter_mut().zip(values) {
+                let low = *value as i64;
+                let sign = low >> 63;
+                spread |= low ^ sign;
+                lost |= (*value >> 64) as i64 ^ sign;
+                *digits = low;
+            }
             if lost != 0 {
                 return None;
             }

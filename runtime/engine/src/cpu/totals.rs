@@ -62,14 +62,16 @@ impl Totals {
             return;
         }
         let mut copies = [[0_i64; GROUPS_MAX]; N_COPIES];
-        let mut values = values.chunks_exact(N_COPIES);
-        let mut groups = groups.chunks_exact(N_COPIES);
-        for (values, groups) in values.by_ref().zip(groups.by_ref()) {
-            for ((copy, value), group) in copies.iter_mut().zip(values).zip(groups) {
-                copy[usize::from(*group)] += value;
-            }
+        let (fours, rest) = values.as_chunks::<N_COPIES>();
+        let (group_fours, group_rest) = groups.as_chunks::<N_COPIES>();
+        // Written out: a loop over the copies is not unrolled.
+        for ([a, b, c, d], groups) in fours.iter().zip(group_fours) {
+            copies[0][usize::from(groups[0])] += a;
+            copies[1][usize::from(groups[1])] += b;
+            copies[2][usize::from(groups[2])] += c;
+            copies[3][usize::from(groups[3])] += d;
         }
-        for (value, group) in values.remainder().iter().zip(groups.remainder()) {
+        for (value, group) in rest.iter().zip(group_rest) {
             copies[0][usize::from(*group)] += value;
         }
         for group in 0..self.sums.len() {
@@ -119,13 +121,14 @@ pub fn count_rows(n_rows: &mut [u64], groups: &[u8]) {
         return;
     }
     let mut copies = [[0_u32; GROUPS_MAX]; N_COPIES];
-    let mut chunks = groups.chunks_exact(N_COPIES);
-    for groups in chunks.by_ref() {
-        for (copy, group) in copies.iter_mut().zip(groups) {
-            copy[usize::from(*group)] += 1;
-        }
+    let (fours, rest) = groups.as_chunks::<N_COPIES>();
+    for [a, b, c, d] in fours {
+        copies[0][usize::from(*a)] += 1;
+        copies[1][usize::from(*b)] += 1;
+        copies[2][usize::from(*c)] += 1;
+        copies[3][usize::from(*d)] += 1;
     }
-    for group in chunks.remainder() {
+    for group in rest {
         copies[0][usize::from(*group)] += 1;
     }
     for (group, n_rows) in n_rows.iter_mut().enumerate() {
