@@ -49,7 +49,7 @@ use datafusion::physical_plan::{
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::keys::{Keys, is_key_type};
-use super::narrow::Program;
+use super::narrow::{Narrow, Program};
 use super::totals::{Totals, count_rows};
 use super::views::with_views;
 use crate::error::Error;
@@ -449,19 +449,21 @@ impl Groups {
         let mut run = work.program.run(batch);
         for (argument, total) in work.arguments.iter().zip(&mut self.totals) {
             total.grow(n_groups);
-            let narrow = match argument.sum {
-                Summed::Narrow(number) => run.get(number),
-                Summed::Wide | Summed::No => None,
-            };
-            if let Some(narrow) = narrow {
-                total.add_narrow(&narrow, &self.groups);
+            if let Summed::Narrow(number) = argument.sum
+                && let Some(value) = run.get(number)
+            {
+                total.add_narrow(&value, &self.groups);
                 continue;
             }
             let values = evaluate(&argument.expr)?;
-            if argument.sum != Summed::No {
+            if argument.sum == Summed::No {
+                if let Some(nulls) = values.logical_nulls() {
+                    total.count_nulls(&nulls, &self.groups);
+                }
+            } else if let Some(value) = Narrow::read(&values) {
+                total.add_narrow(&value, &self.groups);
+            } else {
                 total.add_wide(&values, &self.groups)?;
-            } else if let Some(nulls) = values.logical_nulls() {
-                total.count_nulls(&nulls, &self.groups);
             }
         }
         if work.n_other == 0 {

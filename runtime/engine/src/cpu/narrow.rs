@@ -185,7 +185,7 @@ impl Run<'_> {
 
     fn step(&mut self, step: &Step) -> Option<Narrow> {
         match step {
-            Step::Column(index) => read(self.batch.column(*index)),
+            Step::Column(index) => Narrow::read(self.batch.column(*index)),
             Step::Literal(value) => Some(Narrow {
                 digits: Digits::Same(*value),
                 nulls: None,
@@ -222,49 +222,51 @@ impl Run<'_> {
     }
 }
 
-/// A column in 64 bits, if it fits.
-fn read(array: &ArrayRef) -> Option<Narrow> {
-    let (digits, spread) = match array.data_type() {
-        DataType::Decimal128(_, _) => {
-            let values = array.as_primitive::<Decimal128Type>().values();
-            let (mut spread, mut lost) = (0, 0);
-            let mut digits = vec![0; values.len()];
-            for (digits, value) in digits.iter_mut().zip(values) {
-                let low = *value as i64;
-                let sign = low >> 63;
-                spread |= low ^ sign;
-                lost |= (*value >> 64) as i64 ^ sign;
-                *digits = low;
+impl Narrow {
+    /// A column in 64 bits, if it fits.
+    pub fn read(array: &ArrayRef) -> Option<Self> {
+        let (digits, spread) = match array.data_type() {
+            DataType::Decimal128(_, _) => {
+                let values = array.as_primitive::<Decimal128Type>().values();
+                let (mut spread, mut lost) = (0, 0);
+                let mut digits = vec![0; values.len()];
+                for (digits, value) in digits.iter_mut().zip(values) {
+                    let low = *value as i64;
+                    let sign = low >> 63;
+                    spread |= low ^ sign;
+                    lost |= (*value >> 64) as i64 ^ sign;
+                    *digits = low;
+                }
+                if lost != 0 {
+                    return None;
+                }
+                (digits.into(), spread)
             }
-            if lost != 0 {
-                return None;
+            DataType::Int64 => {
+                let values = array.as_primitive::<Int64Type>().values();
+                let spread = values
+                    .iter()
+                    .fold(0, |spread, value| spread | (value ^ (value >> 63)));
+                (values.clone(), spread)
             }
-            (digits.into(), spread)
-        }
-        DataType::Int64 => {
-            let values = array.as_primitive::<Int64Type>().values();
-            let spread = values
-                .iter()
-                .fold(0, |spread, value| spread | (value ^ (value >> 63)));
-            (values.clone(), spread)
-        }
-        DataType::Int32 => {
-            let values = array.as_primitive::<Int32Type>().values();
-            let digits: Vec<i64> = values.iter().map(|value| i64::from(*value)).collect();
-            (digits.into(), i64::from(i32::MAX))
-        }
-        _ => return None,
-    };
-    // All bits up to the highest that is used; one more for the negative.
-    let bound = u64::MAX.checked_shr(spread.leading_zeros()).unwrap_or(0) + 1;
-    (bound <= BOUND_MAX).then(|| Narrow {
-        digits: Digits::Each(digits),
-        nulls: array
-            .nulls()
-            .filter(|nulls| nulls.null_count() > 0)
-            .cloned(),
-        bound,
-    })
+            DataType::Int32 => {
+                let values = array.as_primitive::<Int32Type>().values();
+                let digits: Vec<i64> = values.iter().map(|value| i64::from(*value)).collect();
+                (digits.into(), i64::from(i32::MAX))
+            }
+            _ => return None,
+        };
+        // All bits up to the highest that is used; one more for the negative.
+        let bound = u64::MAX.checked_shr(spread.leading_zeros()).unwrap_or(0) + 1;
+        (bound <= BOUND_MAX).then(|| Self {
+            digits: Digits::Each(digits),
+            nulls: array
+                .nulls()
+                .filter(|nulls| nulls.null_count() > 0)
+                .cloned(),
+            bound,
+        })
+    }
 }
 
 fn scaled(value: Narrow, factor: i64) -> Option<Narrow> {
