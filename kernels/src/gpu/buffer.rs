@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::pod::bytes_of;
+use super::stream::FETCH_BYTES_MAX;
 use super::{DevicePtr, Gpu, PinnedBuffer, Pod, Stream};
 use crate::error::Result;
 
@@ -132,6 +133,15 @@ impl DeviceBuffer {
         let bytes = size_of_val(values.as_slice());
         self.check(&(offset..offset + bytes));
         if bytes == 0 {
+            return Ok(values);
+        }
+        if bytes <= FETCH_BYTES_MAX {
+            // SAFETY: any bytes make a Pod, and a Pod is made of initialised bytes; the
+            // source lies within this allocation.
+            unsafe {
+                let target = std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes);
+                stream.fetch(self.ptr.offset(offset), target)?;
+            }
             return Ok(values);
         }
         // SAFETY: the source lies within this allocation; the target is alive and

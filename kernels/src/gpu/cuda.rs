@@ -5,15 +5,19 @@
 //!
 //! **Memory.** Allocations come from the device's stream-ordered pool, on a stream
 //! of its own that never has other work, so that an allocation is ready at once for
-//! every stream. Freed memory goes back to the pool when all work has passed that
-//! was enqueued on any stream at the time:
+//! every stream. Freed blocks are kept for the next allocation of about their size, once
+//! all work has passed that was enqueued on any stream at the time:
 //!
 //! ```text
-//! free(p) -- no stream busy ------------------------> pool
-//!        \-- some busy: fence = an event on each ---> pending --(fence passed)--> pool
-//! allocate: return what has passed; take from the pool; if it is empty, wait for
-//!           the pending ones and try again
+//! free(p) -- no stream busy ------------------------> kept
+//!        \-- some busy: fence = an event on each ---> pending --(fence passed)--> kept
+//! allocate: keep what has passed; take what is kept, or from the pool; if it is empty,
+//!           wait for the pending ones and try again; then give all that is kept back to
+//!           the pool, and what the pool keeps to the system, and try again
 //! ```
+//!
+//! Streams and events are kept for reuse too: each call to make or end one costs
+//! microseconds.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
@@ -28,12 +32,16 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{self, check};
+use super::kept::KeptBlocks;
 use super::{
     ALIGNMENT, DeviceInfo, DevicePtr, EventId, Gpu, Kernel, KernelHandle, KernelResources,
-    LaunchShape, Module, PADDING, StreamId, Target,
+    LaunchShape, Module, PADDING, STREAM_PAGE_BYTES, StreamId, Target,
 };
 use crate::error::{Error, OutOfMemory, Result};
 use crate::jit::{CompiledImage, Header, Nvrtc, Source};
+
+/// Set in the number of an event that tells time.
+const TIMING_BIT: u64 = 1;
 
 /// Opens an NVIDIA GPU by the driver's number. Takes some hundred milliseconds the
 /// first time in a process: the driver makes its context.
@@ -111,6 +119,8 @@ struct Device {
     /// Calls that enqueued work, over all streams.
     n_enqueued: AtomicU64,
     frees: Mutex<Frees>,
+    spare_streams: Mutex<Vec<SpareStream>>,
+    spare_timers: Mutex<Vec<sys::CUevent>>,
     /// Set by the first error that breaks the context.
     broken: AtomicBool,
 }
@@ -122,11 +132,25 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 /// How much work a stream was given, and how much of that is known to be done.
-#[derive(Default)]
 struct StreamState {
     n_enqueued: AtomicU64,
     n_done: AtomicU64,
+    page: *mut u8,
 }
+
+// SAFETY: the page's address is only handed on; who uses it orders the accesses.
+unsafe impl Send for StreamState {}
+// SAFETY: as above.
+unsafe impl Sync for StreamState {}
+
+/// A stream without work, and its page of page-locked memory.
+struct SpareStream {
+    stream: sys::CUstream,
+    page: *mut u8,
+}
+
+// SAFETY: handles of the driver, which takes them from any thread.
+unsafe impl Send for SpareStream {}
 
 impl StreamState {
     fn is_busy(&self) -> bool {
@@ -137,6 +161,7 @@ impl StreamState {
 /// Memory that waits to go back to the pool.
 #[derive(Default)]
 struct Frees {
+    kept: KeptBlocks,
     pending: Vec<(sys::CUdeviceptr, Arc<Fence>)>,
     /// The newest fence, and `n_enqueued` when it was made: while nothing more is
     /// enqueued, it serves every free.
@@ -172,6 +197,8 @@ impl Device {
             streams: RwLock::default(),
             n_enqueued: AtomicU64::new(0),
             frees: Mutex::default(),
+            spare_streams: Mutex::default(),
+            spare_timers: Mutex::default(),
             broken: AtomicBool::new(false),
         };
         opened.enter()?;
@@ -256,20 +283,23 @@ impl Device {
             free,
             limit: self.memory_bytes,
         };
-        let padded = bytes
-            .checked_add(PADDING + ALIGNMENT - 1)
-            .map(|all| all / ALIGNMENT * ALIGNMENT);
+        let padded = bytes.checked_add(PADDING);
         let Some(padded) = padded.filter(|padded| *padded <= self.memory_bytes) else {
             return Err(refused(self.free_bytes()?).into());
         };
+        let padded = KeptBlocks::rounded(padded);
         self.enter()?;
         self.return_passed(&mut self.lock_frees());
-        // Three tries: as it is; after all pending frees; after the pool gave back
-        // what it keeps, which helps where it is in pieces.
+        // Three tries: as it is; after all pending frees; after everything kept was
+        // given back, which helps where memory is in pieces.
         for attempt in 0..3 {
+            if let Some(ptr) = self.lock_frees().kept.take(padded) {
+                return Ok(DevicePtr(ptr));
+            }
             match self.take(padded) {
                 Ok(ptr) => {
                     debug_assert_eq!(ptr.0 as usize % ALIGNMENT, 0);
+                    self.lock_frees().kept.made(ptr.0, padded);
                     return Ok(ptr);
                 }
                 Err(Error::Driver(e)) if e.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 => {}
@@ -316,7 +346,7 @@ impl Device {
         let mut frees = self.lock_frees();
         self.return_passed(&mut frees);
         match self.fence(&mut frees) {
-            None => self.put(ptr.0),
+            None => self.put(&mut frees, ptr.0),
             Some(fence) => frees.pending.push((ptr.0, fence)),
         }
     }
@@ -385,7 +415,7 @@ impl Device {
         Ok(event)
     }
 
-    /// Gives memory whose fence has passed back to the pool.
+    /// Keeps memory whose fence has passed.
     fn return_passed(&self, frees: &mut Frees) {
         let mut i = 0;
         while i < frees.pending.len() {
@@ -397,7 +427,7 @@ impl Device {
         }
         let passed: Vec<_> = frees.pending.drain(..i).collect();
         for (ptr, fence) in passed {
-            self.put(ptr);
+            self.put(frees, ptr);
             frees.recycle(fence);
         }
         let newest_passed = frees
@@ -409,7 +439,7 @@ impl Device {
         }
     }
 
-    /// Waits for all pending memory and gives it back to the pool.
+    /// Waits for all pending memory and keeps it.
     fn return_all(&self) -> Result<()> {
         let pending = std::mem::take(&mut self.lock_frees().pending);
         for (ptr, fence) in pending {
@@ -422,10 +452,11 @@ impl Device {
                     tracing::debug!(%error, "a stream failed while memory was freed");
                 }
             }
-            self.put(ptr);
-            self.lock_frees().recycle(fence);
+            let mut frees = self.lock_frees();
+            self.put(&mut frees, ptr);
+            frees.recycle(fence);
         }
-        self.synchronize_memory_stream()
+        Ok(())
     }
 
     /// Whether all of a fence has passed. A failed event counts: its context is
@@ -437,8 +468,15 @@ impl Device {
         })
     }
 
-    /// Gives memory that no work uses back.
-    fn put(&self, ptr: sys::CUdeviceptr) {
+    /// Keeps memory that no work uses.
+    fn put(&self, frees: &mut Frees, ptr: sys::CUdeviceptr) {
+        if !frees.kept.keep(ptr) {
+            self.give_back(ptr);
+        }
+    }
+
+    /// Gives memory that no work uses back to the pool.
+    fn give_back(&self, ptr: sys::CUdeviceptr) {
         let freed = match self.pool {
             // SAFETY: the allocation is live and nothing uses it any more.
             Some(_) => self.check("cuMemFreeAsync", unsafe {
@@ -454,7 +492,14 @@ impl Device {
 
     fn trim(&self) -> Result<()> {
         self.enter()?;
-        self.return_passed(&mut self.lock_frees());
+        let kept = {
+            let mut frees = self.lock_frees();
+            self.return_passed(&mut frees);
+            frees.kept.drain()
+        };
+        for ptr in kept {
+            self.give_back(ptr);
+        }
         self.synchronize_memory_stream()?;
         match self.pool {
             // SAFETY: the pool lives as long as the device.
@@ -470,6 +515,7 @@ impl Device {
         self.check("cuMemGetInfo", unsafe {
             sys::cuMemGetInfo_v2(&mut free, &mut total)
         })?;
+        let free = free + self.lock_frees().kept.bytes();
         let Some(pool) = self.pool else {
             return Ok(free);
         };
@@ -500,7 +546,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         if self.enter().is_ok() {
             if !self.memory_stream.is_null() {
-                if let Err(error) = self.return_all() {
+                if let Err(error) = self.return_all().and_then(|()| self.trim()) {
                     tracing::debug!(%error, "device memory was not freed");
                 }
                 // SAFETY: the stream is live and dies here.
@@ -510,9 +556,17 @@ impl Drop for Device {
             if let Some((_, fence)) = frees.newest.take() {
                 frees.recycle(fence);
             }
-            for event in frees.spare_events {
+            let timers = std::mem::take(&mut *lock(&self.spare_timers));
+            for event in frees.spare_events.into_iter().chain(timers) {
                 // SAFETY: the event is live and dies here.
                 unsafe { sys::cuEventDestroy_v2(event) };
+            }
+            for spare in std::mem::take(&mut *lock(&self.spare_streams)) {
+                // SAFETY: the stream is live, has no work, and dies here with its page.
+                unsafe {
+                    sys::cuStreamDestroy_v2(spare.stream);
+                    sys::cuMemFreeHost(spare.page.cast());
+                }
             }
         }
         // SAFETY: retained by `open`; nothing of this device is used afterwards.
@@ -525,7 +579,11 @@ fn raw_stream(stream: StreamId) -> sys::CUstream {
 }
 
 fn raw_event(event: EventId) -> sys::CUevent {
-    std::ptr::with_exposed_provenance_mut(event.0 as usize)
+    std::ptr::with_exposed_provenance_mut((event.0 & !TIMING_BIT) as usize)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 fn raw_function(kernel: &Kernel) -> sys::CUfunction {
@@ -590,36 +648,64 @@ impl Gpu for Cuda {
 
     fn create_stream(&self) -> Result<StreamId> {
         self.device.enter()?;
-        let mut stream = null_mut();
-        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the context is current; the pointer is valid for writes.
-        self.device.check("cuStreamCreate", unsafe {
-            sys::cuStreamCreate(&mut stream, flags)
-        })?;
+        let spare = lock(&self.device.spare_streams).pop();
+        let SpareStream { stream, page } = match spare {
+            Some(spare) => spare,
+            None => {
+                let page = self.allocate_pinned(STREAM_PAGE_BYTES)?;
+                let mut stream = null_mut();
+                let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+                // SAFETY: the context is current; the pointer is valid for writes.
+                self.device.check("cuStreamCreate", unsafe {
+                    sys::cuStreamCreate(&mut stream, flags)
+                })?;
+                SpareStream { stream, page }
+            }
+        };
         let id = StreamId(stream.expose_provenance() as u64);
+        let state = StreamState {
+            n_enqueued: AtomicU64::new(0),
+            n_done: AtomicU64::new(0),
+            page,
+        };
         let mut streams = self
             .device
             .streams
             .write()
             .unwrap_or_else(|e| e.into_inner());
-        streams.insert(id.0, Arc::default());
+        streams.insert(id.0, Arc::new(state));
         Ok(id)
     }
 
     unsafe fn destroy_stream(&self, stream: StreamId) {
         // Waited for first: once it is off the list, no free waits for its work.
-        if let Err(error) = self.synchronize(stream) {
-            tracing::debug!(%error, "a stream ended with a failure");
-        }
+        let ended = self.synchronize(stream);
         let mut streams = self
             .device
             .streams
             .write()
             .unwrap_or_else(|e| e.into_inner());
-        streams.remove(&stream.0);
-        // SAFETY: passed on to the caller. Destroyed under the lock, so that no
-        // fence is being recorded on it.
-        unsafe { sys::cuStreamDestroy_v2(raw_stream(stream)) };
+        let Some(state) = streams.remove(&stream.0) else {
+            return;
+        };
+        let spare = SpareStream {
+            stream: raw_stream(stream),
+            page: state.page,
+        };
+        match ended {
+            Ok(()) => lock(&self.device.spare_streams).push(spare),
+            Err(error) => {
+                tracing::debug!(%error, "a stream ended with a failure");
+                // SAFETY: passed on to the caller. Destroyed under the lock, so that no
+                // fence is being recorded on it. The page is left: a broken context's
+                // work may still be under way.
+                unsafe { sys::cuStreamDestroy_v2(spare.stream) };
+            }
+        }
+    }
+
+    fn stream_page(&self, stream: StreamId) -> Result<*mut u8> {
+        Ok(self.device.stream(stream)?.page)
     }
 
     fn synchronize(&self, stream: StreamId) -> Result<()> {
@@ -705,15 +791,30 @@ impl Gpu for Cuda {
 
     fn create_event(&self, timing: bool) -> Result<EventId> {
         self.device.enter()?;
-        Ok(EventId(
-            self.device.create_event(timing)?.expose_provenance() as u64,
-        ))
+        let spare = match timing {
+            true => lock(&self.device.spare_timers).pop(),
+            false => self.device.lock_frees().spare_events.pop(),
+        };
+        let event = match spare {
+            Some(event) => event,
+            None => self.device.create_event(timing)?,
+        };
+        let address = event.expose_provenance() as u64;
+        debug_assert_eq!(address & TIMING_BIT, 0, "the driver aligns its objects");
+        Ok(EventId(if timing {
+            address | TIMING_BIT
+        } else {
+            address
+        }))
     }
 
     unsafe fn destroy_event(&self, event: EventId) {
-        if self.device.enter().is_ok() {
-            // SAFETY: passed on to the caller. The driver lets a pending one finish.
-            unsafe { sys::cuEventDestroy_v2(raw_event(event)) };
+        // One that is still pending is recorded anew by its next owner; whoever waits for
+        // it on the device waits for what was recorded when it was asked to.
+        let raw = raw_event(event);
+        match event.0 & TIMING_BIT {
+            0 => self.device.lock_frees().spare_events.push(raw),
+            _ => lock(&self.device.spare_timers).push(raw),
         }
     }
 

@@ -5,6 +5,7 @@
 //! memory is filled with 0xCD, so that outputs that nothing wrote show.
 
 use std::alloc::Layout;
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -12,12 +13,12 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use super::{
     ALIGNMENT, DeviceInfo, DevicePtr, EventId, Gpu, Kernel, KernelHandle, KernelResources,
-    LaunchShape, Module, PADDING, StreamId, Target,
+    LaunchShape, Module, PADDING, STREAM_PAGE_BYTES, StreamId, Target,
 };
 use crate::error::{CompileError, Error, Missing, OutOfMemory, Result};
 use crate::jit::{CompiledImage, Header, Source};
@@ -71,6 +72,7 @@ pub fn open_host(options: HostOptions) -> Arc<dyn Gpu> {
         memory: Arena::new("device memory", options.memory_bytes),
         pinned: Arena::new("pinned memory", options.pinned_bytes),
         events: Mutex::default(),
+        pages: Mutex::default(),
         next_id: AtomicU64::new(1),
         compiler: OnceLock::new(),
     })
@@ -82,9 +84,14 @@ struct Host {
     pinned: Arena,
     /// When each live event was recorded.
     events: Mutex<HashMap<u64, Option<Instant>>>,
+    /// The page of each live stream.
+    pages: Mutex<HashMap<u64, Box<Page>>>,
     next_id: AtomicU64,
     compiler: OnceLock<Compiler>,
 }
+
+/// As many words as a stream's page has, so that it is aligned for them.
+type Page = UnsafeCell<[u64; STREAM_PAGE_BYTES / 8]>;
 
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -164,6 +171,12 @@ fn host_ptr(ptr: DevicePtr) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(ptr.0 as usize)
 }
 
+impl Host {
+    fn lock_pages(&self) -> MutexGuard<'_, HashMap<u64, Box<Page>>> {
+        self.pages.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
 impl Gpu for Host {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -205,10 +218,21 @@ impl Gpu for Host {
     }
 
     fn create_stream(&self) -> Result<StreamId> {
-        Ok(StreamId(self.next_id.fetch_add(1, Ordering::Relaxed)))
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let page = Box::new(UnsafeCell::new([0; STREAM_PAGE_BYTES / 8]));
+        self.lock_pages().insert(id, page);
+        Ok(StreamId(id))
     }
 
-    unsafe fn destroy_stream(&self, _stream: StreamId) {}
+    unsafe fn destroy_stream(&self, stream: StreamId) {
+        self.lock_pages().remove(&stream.0);
+    }
+
+    fn stream_page(&self, stream: StreamId) -> Result<*mut u8> {
+        let pages = self.lock_pages();
+        let page = pages.get(&stream.0).map(|page| page.get().cast());
+        page.ok_or_else(|| Error::Internal("a stream that this device does not have".into()))
+    }
 
     fn synchronize(&self, _stream: StreamId) -> Result<()> {
         Ok(())

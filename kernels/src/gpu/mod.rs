@@ -19,6 +19,7 @@ mod buffer;
 mod cuda;
 mod driver;
 mod host;
+mod kept;
 mod pinned;
 mod pod;
 mod probe;
@@ -45,6 +46,9 @@ pub const ALIGNMENT: usize = 256;
 /// Every device allocation has at least this many readable bytes after its end, so
 /// that a vector load that begins inside it may run past the end.
 pub const PADDING: usize = 64;
+
+/// Size of the page-locked memory that belongs to each stream: see [`Gpu::stream_page`].
+pub const STREAM_PAGE_BYTES: usize = 4096;
 
 /// The most bytes a kernel's parameter struct may have.
 pub const MAX_PARAMETER_BYTES: usize = 4096;
@@ -222,6 +226,10 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// # Safety
     /// `stream` is a live stream of this device and is not used again.
     unsafe fn destroy_stream(&self, stream: StreamId);
+
+    /// [`STREAM_PAGE_BYTES`] of page-locked host memory that belong to the stream while it
+    /// lives. Kernels may read and write them at the same address.
+    fn stream_page(&self, stream: StreamId) -> Result<*mut u8>;
 
     /// Waits for all work enqueued on the stream. Reports faults of that work.
     fn synchronize(&self, stream: StreamId) -> Result<()>;

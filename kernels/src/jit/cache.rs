@@ -5,11 +5,12 @@ use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
+use super::key::header_lines;
 use super::{CompiledImage, Key, Source, headers};
 use crate::error::{CompileError, Error, Result};
 use crate::gpu::{Gpu, Kernel, Module};
@@ -59,6 +60,8 @@ pub struct Loaded {
     key: Key,
     source: Source,
     module: Arc<dyn Module>,
+    /// Kernels that were looked up: a driver takes several calls to describe one.
+    kernels: Mutex<Vec<Kernel>>,
     image: Arc<CompiledImage>,
     origin: Origin,
     ms: f64,
@@ -67,7 +70,13 @@ pub struct Loaded {
 impl Loaded {
     /// Looks a kernel up by its C name.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        Kernel::find(&self.module, name)
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kernels.iter().find(|kernel| kernel.name() == name) {
+            return Ok(known.clone());
+        }
+        let kernel = Kernel::find(&self.module, name)?;
+        kernels.push(kernel.clone());
+        Ok(kernel)
     }
 
     /// Its cache key.
@@ -145,6 +154,7 @@ impl Jit {
             key,
             source: source.clone(),
             module,
+            kernels: Mutex::default(),
             image,
             origin,
             ms: ms_since(start),
@@ -157,9 +167,10 @@ impl Jit {
 
     /// The key that `get` uses.
     pub fn key(&self, gpu: &Arc<dyn Gpu>, source: &Source) -> Result<Key> {
-        Ok(Key::of(
+        static HEADER_LINES: LazyLock<String> = LazyLock::new(|| header_lines(headers()));
+        Ok(Key::with_headers(
             source,
-            headers(),
+            &HEADER_LINES,
             &gpu.info().arch,
             &gpu.compiler()?,
         ))

@@ -14,28 +14,46 @@ impl Key {
     /// The key of a text compiled for `arch` by `compiler`, which also stands for
     /// the fixed options.
     pub fn of(source: &Source, headers: &[Header], arch: &str, compiler: &str) -> Key {
-        Key(Sha256::digest(Key::parts(source, headers, arch, compiler)).into())
+        Key::with_headers(source, &header_lines(headers), arch, compiler)
     }
 
-    /// What is hashed, readable. Texts are given by their own hash and length, so
-    /// that no text can pass for another list.
-    pub fn parts(source: &Source, headers: &[Header], arch: &str, compiler: &str) -> String {
-        use fmt::Write;
-        let mut out = String::from("warpline kernel 1\n");
-        let mut line = |what: &str, name: &str, value: &str| {
-            writeln!(out, "{what} {name:?} {value:?}").expect("a String takes all");
-        };
-        line("arch", "", arch);
-        line("compiler", "", compiler);
-        line("text", &source.name, &hash_of(&source.text));
-        for (name, value) in &source.defines {
-            line("define", name, value);
-        }
-        for header in headers {
-            line("header", header.name, &hash_of(header.text));
-        }
-        out
+    /// As [`Key::of`], with what [`header_lines`] gave: headers are many times longer than
+    /// a kernel's text, and the same for all of them.
+    pub(super) fn with_headers(
+        source: &Source,
+        header_lines: &str,
+        arch: &str,
+        compiler: &str,
+    ) -> Key {
+        Key(Sha256::digest(parts(source, header_lines, arch, compiler)).into())
     }
+}
+
+/// What is hashed, readable. Texts are given by their own hash and length, so that no
+/// text can pass for another list.
+fn parts(source: &Source, header_lines: &str, arch: &str, compiler: &str) -> String {
+    let mut out = String::from("warpline kernel 1\n");
+    line(&mut out, "arch", "", arch);
+    line(&mut out, "compiler", "", compiler);
+    line(&mut out, "text", &source.name, &hash_of(&source.text));
+    for (name, value) in &source.defines {
+        line(&mut out, "define", name, value);
+    }
+    out + header_lines
+}
+
+/// The headers' part of what is hashed.
+pub(super) fn header_lines(headers: &[Header]) -> String {
+    let mut out = String::new();
+    for header in headers {
+        line(&mut out, "header", header.name, &hash_of(header.text));
+    }
+    out
+}
+
+fn line(out: &mut String, what: &str, name: &str, value: &str) {
+    use fmt::Write;
+    writeln!(out, "{what} {name:?} {value:?}").expect("a String takes all");
 }
 
 fn hash_of(text: &str) -> String {

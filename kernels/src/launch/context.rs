@@ -7,12 +7,15 @@ use std::time::Instant;
 use super::parameters::{ParameterBytes, fault};
 use crate::codegen::{BLOCK_THREADS, ROWS_BLOCK_THREADS};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
+use crate::gpu::{Event, Gpu, Kernel, LaunchShape, Stream};
 use crate::jit::{Jit, Loaded, Source};
 
 /// No launch has more blocks than this many a multiprocessor: each thread then takes
 /// many rows, and what it does once costs next to nothing.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
+
+/// The fault word while no row has met one.
+const NO_FAULT: u64 = u64::MAX;
 
 /// What a run did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -61,26 +64,22 @@ pub(super) struct Context {
     pub(super) stream: Stream,
     pub(super) counts: RunCounts,
     jit: Arc<Jit>,
-    /// The row and code of the first fault of a launch.
-    first_fault: DeviceBuffer,
 }
 
 impl Context {
     pub(super) fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>) -> Result<Context> {
         let stream = Stream::new(&gpu)?;
-        let first_fault = DeviceBuffer::for_values::<u64>(&gpu, 1)?;
         Ok(Context {
             gpu,
             stream,
             counts: RunCounts::default(),
             jit,
-            first_fault,
         })
     }
 
-    /// Where a kernel writes its first fault.
+    /// Where a kernel writes its first fault: a row and a code.
     pub(super) fn fault_address(&self) -> u64 {
-        self.first_fault.ptr().0
+        self.stream.word_address()
     }
 
     /// The kernel of a text, compiled if it is new.
@@ -158,17 +157,16 @@ impl Context {
         shape: LaunchShape,
         params: &ParameterBytes,
     ) -> Result<()> {
-        self.first_fault.fill(&self.stream, 0xff)?;
+        self.stream.set_word(NO_FAULT);
         let before = Event::record_timing(&self.stream)?;
         // SAFETY: the caller's; what the addresses belong to outlives the wait below.
         unsafe { self.stream.launch_bytes(kernel, shape, params.bytes())? };
         let after = Event::record_timing(&self.stream)?;
-        let faults: Vec<u64> = self.first_fault.to_vec(&self.stream)?;
+        self.stream.synchronize()?;
         self.counts.device_ms += f64::from(after.ms_since(&before)?);
-        match faults.first().copied() {
-            Some(u64::MAX) => Ok(()),
-            Some(word) => Err(fault(word)),
-            None => Err(Error::Internal("the fault word was not read back".into())),
+        match self.stream.word() {
+            NO_FAULT => Ok(()),
+            word => Err(fault(word)),
         }
     }
 }

@@ -163,6 +163,8 @@ pub struct StageReport {
     pub rows: u64,
     /// Wall-clock time, milliseconds.
     pub elapsed_ms: u64,
+    /// The part of it that reading the SQL and planning took, milliseconds.
+    pub planning_ms: f64,
     /// The most memory that its operators and writers held at once.
     pub peak_memory_bytes: u64,
     /// Bytes that operators spilled to disk.

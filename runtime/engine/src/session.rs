@@ -14,7 +14,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemTable;
 use datafusion::common::{DataFusionError, ParamValues, TableReference};
-use datafusion::config::Dialect as SqlDialect;
+use datafusion::config::{ConfigOptions, Dialect as SqlDialect};
 use datafusion::datasource::ViewTable;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
@@ -24,8 +24,10 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::object_store::ObjectStore;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_optimizer::{PhysicalOptimizerContext, PhysicalOptimizerRule};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::physical_planner::DefaultPhysicalPlanner;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::{FutureExt, StreamExt};
 
@@ -38,7 +40,7 @@ use crate::guard;
 use crate::guard::statement::Role;
 use crate::memory::Budget;
 use crate::report::{OutputReport, SourceReport, StageReport, StatementReport};
-use crate::rewrite::{GpuRewrite, with_plain_scans};
+use crate::rewrite::{CpuRules, GpuRewrite, WholeOnDevice, with_plain_scans};
 use crate::settings::{
     CsvOptions, Dialect, FallbackPolicy, Format, Output, OutputFormat, Settings, Stage,
     StorageOptions, Table,
@@ -47,6 +49,9 @@ use crate::sinks::{self, Sink, WriteError};
 use crate::sources::{self, Location};
 use crate::tpch;
 use script::Statement;
+
+/// Memory for listings of files.
+const LISTING_BYTES_MAX: usize = 64 << 20;
 
 /// A rule that rewrites the physical plan.
 pub type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -95,6 +100,10 @@ pub struct Session {
     held: Mutex<HashMap<String, MemoryReservation>>,
     /// Whether any name stands for a query that is evaluated where it is used.
     has_views: AtomicBool,
+    /// Time that planning took since the stage began, microseconds.
+    planning_us: AtomicU64,
+    /// The short way to plans that run whole on the device, where there is one.
+    whole: Option<WholeOnDevice>,
     /// Whether a plan with a node that computes on the CPU is an error.
     refuses_cpu_nodes: bool,
 }
@@ -109,8 +118,15 @@ impl Session {
     /// `settings.fallback` says.
     pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
         let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
-        let rule = GpuRewrite::new(device, allow_fallback);
-        let mut session = Self::with_rules(settings, vec![Arc::new(rule)])?;
+        let rule = Arc::new(GpuRewrite::new(device, allow_fallback));
+        let mut session = Self::with_rules(settings, vec![Arc::<GpuRewrite>::clone(&rule)])?;
+        let all = session
+            .context
+            .state_ref()
+            .read()
+            .physical_optimizers()
+            .to_vec();
+        session.whole = Some(WholeOnDevice::new(rule, &all));
         session.refuses_cpu_nodes = !allow_fallback;
         Ok(session)
     }
@@ -129,6 +145,8 @@ impl Session {
             inputs: Mutex::default(),
             held: Mutex::default(),
             has_views: AtomicBool::new(false),
+            planning_us: AtomicU64::new(0),
+            whole: None,
             refuses_cpu_nodes: false,
         })
     }
@@ -380,6 +398,7 @@ impl Session {
     ) -> Result<StageRun> {
         let started = Instant::now();
         self.budget.reset_peak();
+        self.planning_us.store(0, Ordering::Relaxed);
         self.check_name(&stage.name)?;
         let target = match &stage.output {
             Some(output) => {
@@ -396,6 +415,7 @@ impl Session {
             output: None,
             rows: 0,
             elapsed_ms: 0,
+            planning_ms: 0.0,
             peak_memory_bytes: 0,
             spilled_bytes: 0,
             preview: Vec::new(),
@@ -472,6 +492,7 @@ impl Session {
             done.elapsed_ms = statement_started.elapsed().as_millis() as u64;
             report.statements.push(done);
         }
+        report.planning_ms = self.planning_us.load(Ordering::Relaxed) as f64 / 1e3;
         report.elapsed_ms = started.elapsed().as_millis() as u64;
         report.peak_memory_bytes = self.budget.peak_bytes();
         let plan = plan.ok_or(Error::NoStatement)?;
@@ -490,6 +511,11 @@ impl Session {
             message: "the output is still being written".into(),
         })?;
         sink.publish().await?;
+        // Stages write where later stages read.
+        let cache_manager = &self.context.runtime_env().cache_manager;
+        if let Some(listings) = cache_manager.get_list_files_cache() {
+            listings.clear();
+        }
         let schema = run.plan.schema();
         let is_partition = |name: &str| output.partition_by.iter().any(|column| column == name);
         let (partitions, data): (Vec<_>, Vec<_>) = schema
@@ -572,6 +598,18 @@ impl Session {
 
     /// A statement's plan with its parameters bound.
     async fn plan_statement(&self, statement: &Statement, stage: &Stage) -> Result<LogicalPlan> {
+        let started = Instant::now();
+        let planned = self.bound_plan(statement, stage).await;
+        self.count_planning(started);
+        planned
+    }
+
+    fn count_planning(&self, started: Instant) {
+        let us = started.elapsed().as_micros() as u64;
+        self.planning_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    async fn bound_plan(&self, statement: &Statement, stage: &Stage) -> Result<LogicalPlan> {
         let state = self.context.state();
         let logical = match state.statement_to_plan(statement.parsed.clone()).await {
             Ok(logical) => logical,
@@ -620,12 +658,10 @@ impl Session {
     }
 
     async fn physical(&self, logical: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = self
-            .context
-            .state()
-            .create_physical_plan(logical)
-            .await
-            .map_err(|error| self.error(&error))?;
+        let started = Instant::now();
+        let plan = self.create_physical(logical).await;
+        self.count_planning(started);
+        let plan = plan.map_err(|error| self.error(&error))?;
         if self.refuses_cpu_nodes {
             let kept = explain::planned_fallbacks(&plan);
             if !kept.is_empty() {
@@ -638,6 +674,23 @@ impl Session {
             }
         }
         Ok(plan)
+    }
+
+    async fn create_physical(
+        &self,
+        logical: &LogicalPlan,
+    ) -> std::result::Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+        let state = self.context.state();
+        let Some(whole) = &self.whole else {
+            return state.create_physical_plan(logical).await;
+        };
+        let bare = SessionStateBuilder::new_from_existing(state.clone());
+        let bare = bare.with_physical_optimizer_rules(Vec::new()).build();
+        let initial = bare.create_physical_plan(logical).await?;
+        if let Some(plan) = whole.plan(&initial, &Planning(&state))? {
+            return Ok(plan);
+        }
+        DefaultPhysicalPlanner::default().optimize_physical_plan(initial, &state, |_, _| {})
     }
 
     fn stream(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<SendableRecordBatchStream> {
@@ -902,6 +955,15 @@ async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     }
 }
 
+/// What rules that rewrite physical plans may ask of a session.
+struct Planning<'a>(&'a SessionState);
+
+impl PhysicalOptimizerContext for Planning<'_> {
+    fn config_options(&self) -> &ConfigOptions {
+        self.0.config_options()
+    }
+}
+
 fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<SessionState> {
     let failed =
         |error: DataFusionError| Error::from_datafusion(&error, settings.memory_limit_bytes);
@@ -970,8 +1032,8 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(pool)
         .with_disk_manager_builder(disk)
-        // Stages write where later stages read, so a listing must not be remembered.
-        .with_object_list_cache_limit(0)
+        // A batch reads the files that were there when it first looked: see `publish`.
+        .with_object_list_cache_limit(LISTING_BYTES_MAX)
         .build_arc()
         .map_err(failed)?;
 
@@ -990,6 +1052,11 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
     }
     // Last, so that every other rule sees DataFusion's own nodes.
     builder = builder.with_physical_optimizer_rule(Arc::new(FastOnCpu));
+    if let Some(config) = builder.config() {
+        let rules = PhysicalOptimizer::new().rules.into_iter();
+        let rules = rules.map(guard::pushdown::walled).collect();
+        config.set_extension(Arc::new(CpuRules(rules)));
+    }
     let mut state = builder.build();
     for function in guard::aggregates() {
         datafusion::execution::FunctionRegistry::register_udaf(&mut state, function)

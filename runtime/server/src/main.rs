@@ -21,6 +21,11 @@ use clap::Parser;
 use exit::Exit;
 use tracing_subscriber::EnvFilter;
 
+/// Planning makes and drops small values by the hundred thousand; the system's allocator
+/// takes a fifth of its time for them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     panic_notice::install();
     let arguments = Arguments::parse();

@@ -140,7 +140,15 @@ impl GpuCollectExec {
         pipeline: CollectPipeline,
         allow_fallback: bool,
     ) -> GpuCollectExec {
-        let properties = if pipeline.streamed.is_some() {
+        let n_partitions = pipeline.source.output_partitioning().partition_count();
+        let properties = if pipeline.streamed.is_none() {
+            PlanProperties::new(
+                EquivalenceProperties::new(original.schema()),
+                Partitioning::UnknownPartitioning(1),
+                EmissionType::Final,
+                Boundedness::Bounded,
+            )
+        } else if n_partitions == original.output_partitioning().partition_count() {
             // Rows keep their order and their partition, so what holds above does too.
             PlanProperties::new(
                 original.equivalence_properties().clone(),
@@ -149,10 +157,11 @@ impl GpuCollectExec {
                 Boundedness::Bounded,
             )
         } else {
+            // Rows of the source were spread otherwise.
             PlanProperties::new(
                 EquivalenceProperties::new(original.schema()),
-                Partitioning::UnknownPartitioning(1),
-                EmissionType::Final,
+                Partitioning::UnknownPartitioning(n_partitions),
+                EmissionType::Incremental,
                 Boundedness::Bounded,
             )
         };
@@ -498,6 +507,17 @@ impl Left {
             texts,
             chunk,
         }
+    }
+
+    /// The rows with these columns, under the names of `schema`.
+    pub fn select(mut self, columns: &[usize], schema: SchemaRef) -> Result<Left, Failure> {
+        let outputs = columns.iter().map(|column| {
+            let output = self.outputs.get(*column).cloned();
+            output.ok_or_else(|| internal(format!("rows without column {column}")))
+        });
+        self.outputs = outputs.collect::<Result<_, _>>()?;
+        self.schema = schema;
+        Ok(self)
     }
 
     /// How many rows there are; the chunk may hold more.

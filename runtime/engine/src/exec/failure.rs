@@ -9,7 +9,6 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use futures::TryStreamExt;
 use kernels::error::Fault;
@@ -18,6 +17,7 @@ use kernels::launch::RunCounts;
 use super::Device;
 use crate::error::Error;
 use crate::report::{Fallback, FallbackTime, PipelineReport, Reason};
+use crate::rewrite::finish_for_cpu;
 
 /// Why a pipeline did not finish.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ pub fn run_original(
     context: Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream, DataFusionError> {
     let fresh = reset_plan_states(original)?;
-    CoalescePartitionsExec::new(fresh).execute(0, context)
+    finish_for_cpu(fresh, &context)?.execute(0, context)
 }
 
 /// All rows of the CPU subtree.

@@ -14,9 +14,12 @@ use arrow::compute::concat;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use kernels::budget::Reservation;
 use kernels::codegen::Unsupported;
 use kernels::columns::{DeviceChunk, StagedColumn, stage, stage_parts};
@@ -129,7 +132,14 @@ pub enum SourceRows {
 }
 
 /// Runs a GPU node whose rows can stay on the device.
-pub async fn source_rows(
+pub fn source_rows<'a>(
+    plan: &'a Arc<dyn ExecutionPlan>,
+    context: &'a Arc<TaskContext>,
+) -> BoxFuture<'a, Result<SourceRows, Failure>> {
+    rows_of(plan, context).boxed()
+}
+
+async fn rows_of(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
 ) -> Result<SourceRows, Failure> {
@@ -154,18 +164,51 @@ pub async fn source_rows(
             }
             Err(failure) => Err(failure),
         },
-        _ => Ok(SourceRows::Stream),
+        _ => match renamed(plan) {
+            Some((columns, below)) => {
+                let rows = source_rows(below, context).await?;
+                Ok(match rows {
+                    SourceRows::Left(left) => {
+                        let left = left.select(&columns, plan.schema())?;
+                        SourceRows::Left(Box::new(left))
+                    }
+                    SourceRows::Batch(batch) => {
+                        let kept = columns.iter().map(|column| batch.column(*column).clone());
+                        let batch = RecordBatch::try_new(plan.schema(), kept.collect())?;
+                        SourceRows::Batch(batch)
+                    }
+                    SourceRows::Stream => SourceRows::Stream,
+                })
+            }
+            None => Ok(SourceRows::Stream),
+        },
     }
+}
+
+/// The columns of a projection that only names and orders them, and what it is over.
+fn renamed(plan: &Arc<dyn ExecutionPlan>) -> Option<(Vec<usize>, &Arc<dyn ExecutionPlan>)> {
+    let projection = plan.downcast_ref::<ProjectionExec>()?;
+    let columns = projection.expr().iter().map(|output| {
+        let column = output.expr.downcast_ref::<Column>()?;
+        Some(column.index())
+    });
+    let columns = columns.collect::<Option<Vec<_>>>()?;
+    (!columns.is_empty()).then(|| (columns, projection.input()))
 }
 
 /// Whether a pipeline should read this source whole: its rows are on the device already,
 /// or will stay there.
 pub fn is_whole(source: &Arc<dyn ExecutionPlan>, device: &Device) -> bool {
+    leaves_rows(source) || can_stay(without_exchange(source), device)
+}
+
+/// Whether a node leaves its rows on the device.
+fn leaves_rows(source: &Arc<dyn ExecutionPlan>) -> bool {
     let source = without_exchange(source);
     let collect = source.downcast_ref::<GpuCollectExec>();
     collect.is_some_and(GpuCollectExec::has_device_form)
         || source.is::<GpuAggregateExec>()
-        || can_stay(source, device)
+        || renamed(source).is_some_and(|(_, below)| leaves_rows(below))
 }
 
 /// Whether this is a scan whose columns are cached, and all of them fit the cache.

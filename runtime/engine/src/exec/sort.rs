@@ -43,11 +43,11 @@ use kernels::gpu::Stream;
 use kernels::ir::Sort;
 use kernels::launch::{Sorted, sort, sort_resident};
 
-use super::Device;
 use super::aggregate::Outcome;
 use super::collect::Left;
 use super::failure::{Failure, add_counts, fallback, refused, run_original};
 use super::relation::{SourceRows, blocking, source_rows};
+use super::{Device, in_any_order};
 use crate::report::PipelineReport;
 
 /// Rows that are taken from the kept record batches at once.
@@ -179,7 +179,7 @@ impl ExecutionPlan for GpuSortExec {
             self.device.clone(),
             Arc::clone(&self.original),
             SortPipeline {
-                source,
+                source: in_any_order(source),
                 ..self.pipeline.clone()
             },
             self.allow_fallback,

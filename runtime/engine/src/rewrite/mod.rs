@@ -31,8 +31,10 @@ mod gather;
 mod mark;
 mod place;
 mod scans;
+mod whole;
 
 pub use choose::{choose, not_worth_it};
 pub use mark::{Candidate, computes_nothing, mark};
 pub use place::GpuRewrite;
 pub use scans::with_plain_scans;
+pub use whole::{CpuRules, WholeOnDevice, finish_for_cpu};
