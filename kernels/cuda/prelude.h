@@ -429,6 +429,20 @@ WL_DEVICE i64 atomic_add_i64(i64* p, i64 v) {
   return i64(atomic_add_u64(reinterpret_cast<u64*>(p), u64(v)));
 }
 
+// A number that no other thread gets from this counter. The lanes that are here together
+// take theirs with one atomic: all on one address would wait for each other.
+WL_DEVICE u32 next_number(u32* counter) {
+#if defined(WL_CUDA)
+  const u32 lanes = active_lanes();
+  const u32 leader = ffs(lanes) - 1;
+  u32 first = 0;
+  if (lane_index() == leader) first = atomic_add_u32(counter, popc(lanes));
+  return __shfl_sync(lanes, first, int(leader)) + popc(lanes & lanes_before());
+#else
+  return atomic_add_u32(counter, 1);
+#endif
+}
+
 // ---- floats ----
 
 #if defined(WL_CUDA)

@@ -25,7 +25,7 @@ WL_DEVICE u64* find_or_insert(const GroupTableRef& table, const u64 (&key)[KeyWo
     if (slot == 0) {
       slot = atomic_cas_u32(table.slots + at, 0, 1);
       if (slot == 0) {
-        const u32 group = atomic_add_u32(table.n_groups, 1);
+        const u32 group = next_number(table.n_groups);
         u64* const row = table.rows + static_cast<u64>(group) * (KeyWords + StateWords);
         WL_UNROLL
         for (u32 w = 0; w < KeyWords; ++w) row[w] = key[w];

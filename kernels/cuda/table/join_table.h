@@ -22,7 +22,7 @@ struct JoinTableRef {
 struct JoinTableFacts {
   u32 has_duplicates;
   u32 has_null_keys;
-  u32 has_rows;
+  u32 n_rows;
 };
 
 template <class T>
@@ -69,7 +69,6 @@ WL_DEVICE u32 first_row_of(const JoinTableRef& table, u64 bucket) {
 WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 bucket, u32 row) {
   const u32 other = atomic_exch_u32(table.heads + bucket, row);
   table.next[row] = other;
-  facts->has_rows = 1;
   if (other != NO_ROW) facts->has_duplicates = 1;
 }
 

@@ -16,8 +16,9 @@ use std::collections::HashMap;
 use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use super::steps::{TableShape, close, emit_steps};
-use super::tile::{eager_columns, fields, named, row_loop};
+use super::phases::Phases;
+use super::steps::TableShape;
+use super::tile::{fields, named};
 use crate::ir::{Aggregate, Expr, Range};
 
 /// Threads a block. With 128, a thread's private copy may take 1.7 KiB of the
@@ -91,10 +92,9 @@ pub fn generate(
     rows_max: u64,
 ) -> Result<AggregateKernel, Unsupported> {
     let used = aggregate.columns();
-    let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
     let mut emitter = Emitter::new(columns.clone());
-    emitter.preload(eager.iter().map(|(index, _)| *index));
-    let n_loops = emit_steps(&mut emitter, &aggregate.steps, tables)?;
+    let steps = &aggregate.steps;
+    let phases = Phases::emit(&mut emitter, steps, &used, columns, tables, SINK_COST)?;
     let keys = emit_keys(&mut emitter, &aggregate.keys)?;
     let n_groups = keys
         .iter()
@@ -129,14 +129,16 @@ pub fn generate(
         calls,
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
-    close(&mut emitter, n_loops);
-    let rows = row_loop("0", &eager, tile_rows, emitter.body());
+    let rows = phases.finish(&mut emitter, "0");
     (kernel.name, kernel.text) = named(
         "aggregate",
         &kernel_text(&kernel, tables.len(), columns, &rows),
     );
     Ok(kernel)
 }
+
+/// What adding a row to a thread's own states costs: see `Phases::emit`.
+const SINK_COST: f64 = 0.1;
 
 /// The code of the refusal that [`super::generate_many`] answers.
 pub const TOO_MANY_GROUPS: &str = "too-many-groups";
@@ -229,6 +231,7 @@ fn kernel_text(
 #include "table/groups.h"
 #include "table/hash.h"
 #include "table/join_table.h"
+#include "rows/queue.h"
 
 struct Params {{
   alignas(16) u64 n_rows;

@@ -12,9 +12,13 @@ use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::aggregate::BLOCK_THREADS;
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use super::steps::{TableShape, close, emit_steps};
-use super::tile::{eager_columns, fields, named, row_loop};
+use super::phases::Phases;
+use super::steps::TableShape;
+use super::tile::{fields, named};
 use crate::ir::Aggregate;
+
+/// What adding a row to a group's states costs: see `Phases::emit`.
+const SINK_COST: f64 = 1.0;
 
 /// A generated kernel and what is needed to launch it and to read its result.
 #[derive(Debug, Clone)]
@@ -47,10 +51,9 @@ pub fn generate_dense(
         return Err(Unsupported::expression("dense groups of several keys"));
     };
     let used = aggregate.columns();
-    let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
     let mut emitter = Emitter::new(columns.clone());
-    emitter.preload(eager.iter().map(|(index, _)| *index));
-    let n_loops = emit_steps(&mut emitter, &aggregate.steps, tables)?;
+    let steps = &aggregate.steps;
+    let phases = Phases::emit(&mut emitter, steps, &used, columns, tables, SINK_COST)?;
     let value = emitter.emit(key)?;
     if !matches!(value.register, ValueRegister::Integer(..)) {
         return Err(Unsupported::expression("dense groups of such a key"));
@@ -67,8 +70,7 @@ pub fn generate_dense(
         calls.push(accumulators.emit_call(&mut emitter, call)?);
     }
     let state_words = accumulators.n_words();
-    close(&mut emitter, n_loops);
-    let rows = row_loop("0", &eager, tile_rows, emitter.body());
+    let rows = phases.finish(&mut emitter, "0");
     let fields = fields(tables.len(), &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
@@ -83,6 +85,7 @@ pub fn generate_dense(
 #include "table/groups.h"
 #include "table/hash.h"
 #include "table/join_table.h"
+#include "rows/queue.h"
 
 struct Params {{
   alignas(16) u64 n_rows;

@@ -178,6 +178,14 @@ impl Emitter {
         self.preloaded.extend(columns);
     }
 
+    /// Takes the statements so far. What comes next runs elsewhere: nothing that was
+    /// computed is known there, and no column is in a tile.
+    pub fn next_phase(&mut self) -> String {
+        self.scopes = vec![HashMap::new(); self.scopes.len()];
+        self.preloaded.clear();
+        std::mem::take(&mut self.body)
+    }
+
     /// The statements so far.
     pub fn body(&self) -> &str {
         &self.body

@@ -47,6 +47,7 @@ pub fn generate_build(
         emitter.line("continue;");
         emitter.close();
     }
+    emitter.line("++n_inserted;");
     emitter.line(&format!(
         "insert_row(p.j1, p.facts, {}, static_cast<u32>(thread.row));",
         bucket.text
@@ -75,7 +76,11 @@ struct Params {{
 
 WL_KERNEL(@name@, Params, p) {{
   Thread thread{{0, NO_FAULT}};
-{rows}  report_fault(thread, p.first_fault);
+  u32 n_inserted = 0;
+{rows}  WL_UNROLL
+  for (u32 delta = WARP_LANES / 2; delta > 0; delta /= 2) n_inserted += shuffle_down(n_inserted, delta);
+  if (lane_index() == 0 && n_inserted != 0) atomic_add_u32(&p.facts->n_rows, n_inserted);
+  report_fault(thread, p.first_fault);
 }}
 "#
     );

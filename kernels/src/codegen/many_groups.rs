@@ -11,8 +11,9 @@ use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::aggregate::BLOCK_THREADS;
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use super::steps::{TableShape, close, emit_steps};
-use super::tile::{eager_columns, fields, named, row_loop};
+use super::phases::Phases;
+use super::steps::TableShape;
+use super::tile::{fields, named};
 use crate::ir::{Aggregate, Expr, Type};
 
 /// Where a key stands among the words of a group's key.
@@ -27,6 +28,9 @@ pub struct KeyWords {
     /// Its bit in the first key word when the key can be null.
     pub null_bit: Option<u32>,
 }
+
+/// What finding a row's group and adding to its states costs: see `Phases::emit`.
+const SINK_COST: f64 = 3.0;
 
 /// A generated kernel and what is needed to launch it and to read its result.
 #[derive(Debug, Clone)]
@@ -61,10 +65,9 @@ pub fn generate_many(
     rows_max: Option<u64>,
 ) -> Result<ManyGroupsKernel, Unsupported> {
     let used = aggregate.columns();
-    let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
     let mut emitter = Emitter::new(columns.clone());
-    emitter.preload(eager.iter().map(|(index, _)| *index));
-    let n_loops = emit_steps(&mut emitter, &aggregate.steps, tables)?;
+    let steps = &aggregate.steps;
+    let phases = Phases::emit(&mut emitter, steps, &used, columns, tables, SINK_COST)?;
     let (keys, key_words) = key_layout(&aggregate.keys)?;
     emit_key(&mut emitter, &aggregate.keys, &keys, key_words)?;
     let mut accumulators = Accumulators::new(match rows_max {
@@ -87,8 +90,7 @@ pub fn generate_many(
         slots: accumulators.into_slots(),
         calls,
     };
-    close(&mut emitter, n_loops);
-    let rows = row_loop("p.begin", &eager, tile_rows, emitter.body());
+    let rows = phases.finish(&mut emitter, "p.begin");
     (kernel.name, kernel.text) =
         named("group", &kernel_text(&kernel, tables.len(), columns, &rows));
     Ok(kernel)
@@ -205,6 +207,7 @@ fn kernel_text(
 #include "table/hash.h"
 #include "table/group_table.h"
 #include "table/join_table.h"
+#include "rows/queue.h"
 
 struct Params {{
   alignas(16) u64 n_rows;

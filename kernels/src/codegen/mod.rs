@@ -12,6 +12,7 @@ mod error;
 mod group_values;
 mod join_build;
 mod many_groups;
+mod phases;
 mod rows;
 mod steps;
 mod text;

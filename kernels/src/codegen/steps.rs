@@ -25,6 +25,8 @@ pub struct TableShape {
     pub is_empty: bool,
     /// Whether rows were left out because their key is null.
     pub has_null_keys: bool,
+    /// How many of a hundred keys are likely to find a row; 100 when nothing is known.
+    pub match_percent: u8,
 }
 
 /// Emits the steps and returns how many loops are open after them; [`close`] them when

@@ -103,12 +103,7 @@ pub(super) fn row_loop(
     tile_rows: usize,
     body: &str,
 ) -> String {
-    let (mut tiles, mut loads) = (String::new(), String::new());
-    for (index, shape) in eager {
-        let (register, load) = (shape.value_name(), shape.load_call(*index, "row"));
-        let _ = writeln!(tiles, "    {register} t{index}[{tile_rows}];");
-        let _ = writeln!(loads, "      t{index}[r] = {load};");
-    }
+    let (tiles, loads) = tile_text(eager, tile_rows);
     format!(
         r#"  for (u64 base = {begin} + first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
 {tiles}    WL_UNROLL
@@ -123,6 +118,17 @@ pub(super) fn row_loop(
   }}
 "#
     )
+}
+
+/// The declarations of a tile's columns, and their loads for row `r` of a thread.
+pub(super) fn tile_text(eager: &[(usize, ColumnShape)], tile_rows: usize) -> (String, String) {
+    let (mut tiles, mut loads) = (String::new(), String::new());
+    for (index, shape) in eager {
+        let (register, load) = (shape.value_name(), shape.load_call(*index, "row"));
+        let _ = writeln!(tiles, "    {register} t{index}[{tile_rows}];");
+        let _ = writeln!(loads, "      t{index}[r] = {load};");
+    }
+    (tiles, loads)
 }
 
 /// Names a kernel by its kind and a hash of its text, in which `@name@` stands for the

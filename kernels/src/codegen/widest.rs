@@ -24,6 +24,7 @@ pub fn check_collect(collect: &Collect) -> Result<(), Unsupported> {
         is_unique: false,
         is_empty: false,
         has_null_keys: true,
+        match_percent: 100,
     };
     generate_collect(collect, &columns, &vec![any; n_tables]).map(|_| ())
 }

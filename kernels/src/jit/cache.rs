@@ -36,6 +36,19 @@ struct State {
     building: HashSet<Key>,
     clock: u64,
     stats: JitStats,
+    /// Device time by kernel since it was last asked for.
+    times: HashMap<String, KernelTime>,
+}
+
+/// How long the launches of one kernel took on the device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct KernelTime {
+    /// Its C name.
+    pub kernel: String,
+    /// How often it was launched.
+    pub n_launches: u64,
+    /// By device events, milliseconds.
+    pub device_ms: f64,
 }
 
 struct Entry {
@@ -163,6 +176,31 @@ impl Jit {
         state.stats.load_ms += load_ms;
         state.keep(info.instance, loaded.clone());
         Ok(loaded)
+    }
+
+    /// Notes a launch and its time on the device.
+    pub fn note_launch(&self, kernel: &str, device_ms: f64) {
+        let mut state = self.lock();
+        if !state.times.contains_key(kernel) {
+            let new = KernelTime {
+                kernel: kernel.to_owned(),
+                ..KernelTime::default()
+            };
+            state.times.insert(kernel.to_owned(), new);
+        }
+        if let Some(time) = state.times.get_mut(kernel) {
+            time.n_launches += 1;
+            time.device_ms += device_ms;
+        }
+    }
+
+    /// What was noted since the last call, the longest first. Runs that share the cache
+    /// share this too.
+    pub fn take_kernel_times(&self) -> Vec<KernelTime> {
+        let times = std::mem::take(&mut self.lock().times);
+        let mut times: Vec<KernelTime> = times.into_values().collect();
+        times.sort_by(|a, b| b.device_ms.total_cmp(&a.device_ms));
+        times
     }
 
     /// The key that `get` uses.

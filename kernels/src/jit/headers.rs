@@ -24,6 +24,7 @@ pub fn headers() -> &'static [Header] {
         "table/group_table.h",
         "table/group_values.h",
         "table/join_table.h",
+        "rows/queue.h",
         "rows/tiles.h",
         "rows/collect.h",
         "rows/expand.h",

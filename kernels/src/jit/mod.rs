@@ -11,7 +11,7 @@ mod key;
 pub(crate) mod nvrtc;
 mod source;
 
-pub use cache::{Jit, JitStats, Loaded, Origin};
+pub use cache::{Jit, JitStats, KernelTime, Loaded, Origin};
 pub use headers::headers;
 pub use key::Key;
 pub use nvrtc::{Nvrtc, compile_cubin};

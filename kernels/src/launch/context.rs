@@ -102,6 +102,12 @@ impl Context {
         Ok(loaded)
     }
 
+    /// Adds device time.
+    pub(super) fn note(&mut self, kernel: &str, device_ms: f64) {
+        self.counts.device_ms += device_ms;
+        self.jit.note_launch(kernel, device_ms);
+    }
+
     /// Threads a block of the kernels that give rows back.
     pub(super) fn rows_threads(&self) -> u32 {
         ROWS_BLOCK_THREADS.min(self.gpu.info().max_block_threads)
@@ -163,7 +169,8 @@ impl Context {
         unsafe { self.stream.launch_bytes(kernel, shape, params.bytes())? };
         let after = Event::record_timing(&self.stream)?;
         self.stream.synchronize()?;
-        self.counts.device_ms += f64::from(after.ms_since(&before)?);
+        let device_ms = f64::from(after.ms_since(&before)?);
+        self.note(kernel.name(), device_ms);
         match self.stream.word() {
             NO_FAULT => Ok(()),
             word => Err(fault(word)),

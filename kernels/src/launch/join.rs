@@ -45,6 +45,7 @@ impl JoinTable {
                 is_unique: true,
                 is_empty: false,
                 has_null_keys: false,
+                match_percent: 100,
             },
         })
     }
@@ -85,20 +86,27 @@ impl JoinTable {
                 is_unique: true,
                 is_empty: true,
                 has_null_keys: false,
+                match_percent: 100,
             },
         };
         if n_rows > 0 {
-            let [duplicates, null_keys, rows] = table.fill(&mut context, build)?;
-            table.shape.is_unique = !duplicates;
-            table.shape.has_null_keys = null_keys;
-            table.shape.is_empty = !rows && !null_keys;
+            let [duplicates, null_keys, n_inserted] = table.fill(&mut context, build)?;
+            table.shape.is_unique = duplicates == 0;
+            table.shape.has_null_keys = null_keys != 0;
+            table.shape.is_empty = n_inserted == 0 && null_keys == 0;
+            let n_values = key_range(build, &table.rows)
+                .and_then(|range| range.max.checked_sub(range.min)?.checked_add(1));
+            if let Some(n_values) = n_values.filter(|n| *n > 0) {
+                let percent = i128::from(n_inserted).saturating_mul(100) / n_values;
+                table.shape.match_percent = percent.clamp(1, 100) as u8;
+            }
         }
         Ok((table, context.counts))
     }
 
     /// Inserts all rows; whether some bucket has several, whether keys were null, and
-    /// whether there are rows in it.
-    fn fill(&self, context: &mut Context, build: &Build) -> Result<[bool; 3]> {
+    /// how many rows are in it.
+    fn fill(&self, context: &mut Context, build: &Build) -> Result<[u32; 3]> {
         let kernel =
             generate_build(build, &self.rows.shapes(), self.shape.is_dense).map_err(unsupported)?;
         let entry = context.kernel(&kernel.name, &kernel.text)?;
@@ -121,9 +129,9 @@ impl JoinTable {
         context.counts.rows += self.rows.n_rows as u64;
         context.counts.chunks += 1;
         let facts: Vec<u32> = facts.to_vec(&context.stream)?;
-        match facts.as_slice() {
-            [duplicates, nulls, rows] => Ok([duplicates, nulls, rows].map(|fact| *fact != 0)),
-            _ => Err(Error::Internal("a table's facts were not read".into())),
+        match <[u32; 3]>::try_from(facts) {
+            Ok(facts) => Ok(facts),
+            Err(_) => Err(Error::Internal("a table's facts were not read".into())),
         }
     }
 
@@ -163,23 +171,31 @@ fn dense_range(build: &Build, rows: &DeviceChunk) -> Option<(i64, u64)> {
     let [key] = build.keys.as_slice() else {
         return None;
     };
-    let Kind::Column(index) = key.value.kind else {
-        return None;
-    };
     if key.null_equal && key.value.nullable {
         return None;
     }
-    let column = rows.column(index).ok()?;
-    let ValueRegister::Integer(_, proved) = column.shape.register else {
-        return None;
-    };
-    let Range { min, max } = column.range.unwrap_or(proved);
+    let Range { min, max } = key_range(build, rows)?;
     let n_buckets = max.checked_sub(min)?.checked_add(1)?;
     let worth = (rows.n_rows as i128 * DENSE_BUCKETS_PER_ROW).max(DENSE_BUCKETS_FREE);
     if n_buckets > worth {
         return None;
     }
     Some((i64::try_from(min).ok()?, u64::try_from(n_buckets).ok()?))
+}
+
+/// The interval of the only key, if it is an integral column.
+fn key_range(build: &Build, rows: &DeviceChunk) -> Option<Range> {
+    let [key] = build.keys.as_slice() else {
+        return None;
+    };
+    let Kind::Column(index) = key.value.kind else {
+        return None;
+    };
+    let column = rows.column(index).ok()?;
+    match column.shape.register {
+        ValueRegister::Integer(_, proved) => Some(column.range.unwrap_or(proved)),
+        _ => None,
+    }
 }
 
 fn unsupported(reason: Unsupported) -> Error {

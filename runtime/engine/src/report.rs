@@ -165,6 +165,8 @@ pub struct StageReport {
     pub elapsed_ms: u64,
     /// The part of it that reading the SQL and planning took, milliseconds.
     pub planning_ms: f64,
+    /// Time on the device by kernel, the longest first.
+    pub kernels: Vec<KernelReport>,
     /// The most memory that its operators and writers held at once.
     pub peak_memory_bytes: u64,
     /// Bytes that operators spilled to disk.
@@ -172,6 +174,17 @@ pub struct StageReport {
     /// The first rows of a result that has no output.
     #[serde(skip)]
     pub preview: Vec<arrow::array::RecordBatch>,
+}
+
+/// What one kernel took in a stage.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct KernelReport {
+    /// Its entry point: the kind, and a hash of its text.
+    pub kernel: String,
+    /// How often it was launched.
+    pub launches: u64,
+    /// By device events, milliseconds.
+    pub device_ms: f64,
 }
 
 /// What one statement of a stage did.

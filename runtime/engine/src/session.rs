@@ -30,6 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_
 use datafusion::physical_planner::DefaultPhysicalPlanner;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::{FutureExt, StreamExt};
+use kernels::jit::Jit;
 
 use crate::cancel::Cancel;
 use crate::cpu::FastOnCpu;
@@ -39,7 +40,7 @@ use crate::explain;
 use crate::guard;
 use crate::guard::statement::Role;
 use crate::memory::Budget;
-use crate::report::{OutputReport, SourceReport, StageReport, StatementReport};
+use crate::report::{KernelReport, OutputReport, SourceReport, StageReport, StatementReport};
 use crate::rewrite::{CpuRules, GpuRewrite, WholeOnDevice, with_plain_scans};
 use crate::settings::{
     CsvOptions, Dialect, FallbackPolicy, Format, Output, OutputFormat, Settings, Stage,
@@ -102,6 +103,8 @@ pub struct Session {
     has_views: AtomicBool,
     /// Time that planning took since the stage began, microseconds.
     planning_us: AtomicU64,
+    /// The kernels of its device, where there is one.
+    jit: Option<Arc<Jit>>,
     /// The short way to plans that run whole on the device, where there is one.
     whole: Option<WholeOnDevice>,
     /// Whether a plan with a node that computes on the CPU is an error.
@@ -118,6 +121,7 @@ impl Session {
     /// `settings.fallback` says.
     pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
         let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
+        let jit = Arc::clone(&device.jit);
         let rule = Arc::new(GpuRewrite::new(device, allow_fallback));
         let mut session = Self::with_rules(settings, vec![Arc::<GpuRewrite>::clone(&rule)])?;
         let all = session
@@ -126,6 +130,7 @@ impl Session {
             .read()
             .physical_optimizers()
             .to_vec();
+        session.jit = Some(jit);
         session.whole = Some(WholeOnDevice::new(rule, &all));
         session.refuses_cpu_nodes = !allow_fallback;
         Ok(session)
@@ -146,6 +151,7 @@ impl Session {
             held: Mutex::default(),
             has_views: AtomicBool::new(false),
             planning_us: AtomicU64::new(0),
+            jit: None,
             whole: None,
             refuses_cpu_nodes: false,
         })
@@ -399,6 +405,7 @@ impl Session {
         let started = Instant::now();
         self.budget.reset_peak();
         self.planning_us.store(0, Ordering::Relaxed);
+        self.kernel_times();
         self.check_name(&stage.name)?;
         let target = match &stage.output {
             Some(output) => {
@@ -416,6 +423,7 @@ impl Session {
             rows: 0,
             elapsed_ms: 0,
             planning_ms: 0.0,
+            kernels: Vec::new(),
             peak_memory_bytes: 0,
             spilled_bytes: 0,
             preview: Vec::new(),
@@ -492,6 +500,7 @@ impl Session {
             done.elapsed_ms = statement_started.elapsed().as_millis() as u64;
             report.statements.push(done);
         }
+        report.kernels = self.kernel_times();
         report.planning_ms = self.planning_us.load(Ordering::Relaxed) as f64 / 1e3;
         report.elapsed_ms = started.elapsed().as_millis() as u64;
         report.peak_memory_bytes = self.budget.peak_bytes();
@@ -602,6 +611,17 @@ impl Session {
         let planned = self.bound_plan(statement, stage).await;
         self.count_planning(started);
         planned
+    }
+
+    /// Device time by kernel since the last call.
+    fn kernel_times(&self) -> Vec<KernelReport> {
+        let times = self.jit.as_ref().map(|jit| jit.take_kernel_times());
+        let reports = times.into_iter().flatten().map(|time| KernelReport {
+            kernel: time.kernel,
+            launches: time.n_launches,
+            device_ms: time.device_ms,
+        });
+        reports.collect()
     }
 
     fn count_planning(&self, started: Instant) {
