@@ -78,6 +78,27 @@ WL_DEVICE bool less_values(const Text& a, const Text& b) {
   return a.length < b.length;
 }
 
+// Where `byte` stands first from position `from` on, or the length. Words of eight bytes
+// are read whole: the memory of a column goes on behind its last byte.
+WL_DEVICE u32 find_byte(const Text& text, u32 from, u8 byte) {
+  static constexpr u64 ones = 0x0101010101010101ULL;
+  const u64 address = reinterpret_cast<u64>(text.bytes + from);
+  const u64* word = reinterpret_cast<const u64*>(address & ~7ULL);
+  // A byte that is looked for is 0 here; those before `from` are not.
+  u64 differs = (*word ^ ones * byte) | ((1ULL << (address & 7) * 8) - 1);
+  u64 position = from - (address & 7);
+  for (;;) {
+    const u64 zeros = (differs - ones) & ~differs & ones << 7;
+    if (zeros != 0) {
+      position += (ffs(zeros) - 1) / 8;
+      return position < text.length ? static_cast<u32>(position) : text.length;
+    }
+    position += 8;
+    if (static_cast<i64>(position) >= static_cast<i64>(text.length)) return text.length;
+    differs = *++word ^ ones * byte;
+  }
+}
+
 // LIKE: % is any text, _ one code point, backslash takes the next as it is. After a
 // mismatch only the last % can take more, so the work is at most pattern times text.
 WL_DEVICE bool matches(const Text& text, const Text& pattern) {
@@ -91,7 +112,14 @@ WL_DEVICE bool matches(const Text& text, const Text& pattern) {
         has_star = true;
         star_i = i;
         star_j = ++j;
+        if (j == pattern.length) return true;
         continue;
+      }
+      if (has_star && j == star_j && p != '_' && p != '\\' && text.fold == FOLD_NONE) {
+        // Nothing but this byte can go on after the last %.
+        i = find_byte(text, i, p);
+        star_i = i;
+        if (i == text.length) return false;
       }
       if (p == '_') {
         i += code_point_bytes(text, i);
