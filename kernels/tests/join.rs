@@ -424,6 +424,83 @@ fn rows_that_do_not_pass_the_builds_filter_are_not_there() {
     }
 }
 
+/// A full join gives what a probe that keeps its rows does, and then the rows of the table's
+/// relation that nothing matched.
+#[test]
+fn full_joins_end_with_the_rows_that_nothing_matched() {
+    let device = device();
+    let (gpu, jit) = &device;
+    let check = |form, residual, null_equal, below, probe: Side, build: Side| {
+        let what = format!(
+            "{form:?} residual {residual} null_equal {null_equal} below {below:?}, {} with {}",
+            probe.keys.len(),
+            build.keys.len()
+        );
+        let case = |kind| Case {
+            probe: probe.clone(),
+            build: build.clone(),
+            form,
+            kind,
+            null_equal,
+            residual,
+            below,
+        };
+        let matched = case(ProbeKind::MatchesOrNull).expected();
+        let mut expected: Vec<_> = matched.iter().map(|(a, b)| (Some(*a), *b)).collect();
+        let is_there = |at: &i64| below.is_none_or(|below| build.values[*at as usize] < below);
+        let alone = (0..build.keys.len() as i64)
+            .filter(is_there)
+            .filter(|at| matched.iter().all(|(_, other)| *other != Some(*at)));
+        expected.extend(alone.map(|at| (None, Some(at))));
+        expected.sort_unstable();
+
+        let full = case(ProbeKind::Full);
+        let collect = Collect {
+            steps: full.steps(),
+            // A narrow column and a wide one of each side.
+            outputs: [0, 1, RELATION_COLUMNS, RELATION_COLUMNS + 1]
+                .map(|index| Expr::column(index, LONG, true))
+                .to_vec(),
+        };
+        let pool = PinnedPool::new(gpu, 64 << 20);
+        let run = CollectRun::new(gpu.clone(), jit.clone(), &pool, collect, Arc::default());
+        let mut run = run.unwrap().with_tables(vec![full.table(&device)]);
+        // A second run over the same table has marks of its own.
+        for _ in 0..2 {
+            let got = run.collect(&probe.batch(form)).unwrap();
+            let column = |index: usize| got.outputs[index].as_primitive::<Int64Type>();
+            let value = |index: usize, row: usize| {
+                let column = column(index);
+                column.is_valid(row).then(|| column.value(row))
+            };
+            let of = |values: &[i64], row: Option<i64>| row.map(|row| values[row as usize]);
+            let mut pairs = Vec::new();
+            for row in 0..got.n_rows {
+                let pair = (value(0, row), value(2, row));
+                assert_eq!(value(1, row), of(&probe.values, pair.0), "{what}");
+                assert_eq!(value(3, row), of(&build.values, pair.1), "{what}");
+                pairs.push(pair);
+            }
+            pairs.sort_unstable();
+            assert_eq!(pairs, expected, "{what}");
+        }
+    };
+    for form in [Form::Dense, Form::Sparse, Form::Text, Form::Pair] {
+        for residual in [false, true] {
+            for build in [side(70, 40, true, 5), unique_side(60)] {
+                check(form, residual, false, None, side(301, 50, true, 1), build);
+            }
+        }
+        let (probe, build) = (side(200, 50, true, 1), side(150, 50, true, 5));
+        check(form, false, true, None, probe.clone(), build.clone());
+        check(form, true, true, Some(40), probe, build);
+    }
+    for (n, n_build) in [(0, 0), (0, 100), (100, 0), (2049, 31), (31, 5000)] {
+        let (probe, build) = (side(n, 900, true, 1), side(n_build, 900, true, 5));
+        check(Form::Dense, false, false, None, probe, build);
+    }
+}
+
 /// One row that matches all: each thread writes many rows.
 #[test]
 fn one_key_that_every_row_has() {

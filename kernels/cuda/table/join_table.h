@@ -16,6 +16,7 @@ struct JoinTableRef {
   u32* next;
   u64 n_buckets;  // of a hashed table a power of two
   i64 min;        // of a dense table the key of bucket 0
+  u8* matched;    // a byte a row that a full join sets, or null
 };
 
 // What is told to the host when the table is complete.
@@ -71,6 +72,12 @@ WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 
   table.next[row] = other;
   facts->has_rows = 1;
   if (other != NO_ROW) facts->has_duplicates = 1;
+}
+
+// Keeps that a row was matched. Whoever reads it does so in a later launch; the check
+// keeps rows that many others match from being written by all of those.
+WL_DEVICE void mark_matched(const JoinTableRef& table, u32 row) {
+  if (load_relaxed(table.matched + row) == 0) store_relaxed(table.matched + row, u8{1});
 }
 
 // The rows of a bucket that match, one after another; with OrNull, NO_ROW once when

@@ -92,7 +92,7 @@ fn emit_probe(
             return Err(Unsupported::expression("NOT IN with another condition"));
         }
     }
-    emitter.relation(n, probe.kind == ProbeKind::MatchesOrNull);
+    emitter.relation(n, probe.kind.may_miss());
     let bucket = emit_bucket(
         emitter,
         n,
@@ -137,21 +137,31 @@ fn emit_probe(
             emitter.line(&format!("const u32 r{n} = first{n};"));
             Ok(false)
         }
-        ProbeKind::MatchesOrNull if unique => {
+        ProbeKind::MatchesOrNull | ProbeKind::Full if unique => {
             emitter.line(&format!(
                 "const u32 r{n} = first{n} != NO_ROW && match{n}(first{n}) ? first{n} : NO_ROW;"
             ));
+            emit_mark(emitter, probe);
             Ok(false)
         }
-        ProbeKind::Matches | ProbeKind::MatchesOrNull => {
-            let or_null = probe.kind == ProbeKind::MatchesOrNull;
+        ProbeKind::Matches | ProbeKind::MatchesOrNull | ProbeKind::Full => {
+            let or_null = probe.kind.may_miss();
             emitter.open_loop(&format!(
                 "for (Matches<false, {or_null}> m{n}{{NO_ROW, first{n}, false}}; \
                  m{n}.next(p.j{n}, match{n});)"
             ));
             emitter.line(&format!("const u32 r{n} = m{n}.row;"));
+            emit_mark(emitter, probe);
             Ok(true)
         }
+    }
+}
+
+/// Emits, for a full join, that the row of the relation was matched.
+fn emit_mark(emitter: &mut Emitter, probe: &Probe) {
+    if probe.kind == ProbeKind::Full {
+        let n = probe.relation;
+        emitter.line(&format!("if (r{n} != NO_ROW) mark_matched(p.j{n}, r{n});"));
     }
 }
 

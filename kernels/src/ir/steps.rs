@@ -100,6 +100,9 @@ pub enum ProbeKind {
     Matches,
     /// So it does, but once with nulls if it matches none.
     MatchesOrNull,
+    /// So it does, and after all rows come those of the relation that none matched, with
+    /// nulls for everything else. Only as the last step of a collect.
+    Full,
     /// It goes on if it matches any.
     IfAny,
     /// It goes on if it matches none.
@@ -140,6 +143,11 @@ impl Step {
         }
     }
 
+    /// Whether it is a full join.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Step::Probe(probe) if probe.kind == ProbeKind::Full)
+    }
+
     /// The expressions that the step computes.
     pub fn expressions(&self) -> Vec<&Expr> {
         match self {
@@ -156,7 +164,15 @@ impl Step {
 impl ProbeKind {
     /// Whether the columns of the row that is probed can be read later.
     pub fn has_columns(self) -> bool {
-        matches!(self, ProbeKind::Matches | ProbeKind::MatchesOrNull)
+        matches!(
+            self,
+            ProbeKind::Matches | ProbeKind::MatchesOrNull | ProbeKind::Full
+        )
+    }
+
+    /// Whether the row that is probed may be missing: its columns are then null.
+    pub fn may_miss(self) -> bool {
+        matches!(self, ProbeKind::MatchesOrNull | ProbeKind::Full)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::codegen::{self, GroupOutput, Unsupported};
 use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, PinnedPool};
-use crate::ir::{Aggregate, Function, Kind, Range, Type};
+use crate::ir::{Aggregate, Function, Kind, Range, Step, Type};
 use crate::jit::Jit;
 
 /// One aggregate over any number of chunks of the same columns.
@@ -52,6 +52,9 @@ impl AggregateRun {
         aggregate: Aggregate,
         known: Arc<HashMap<usize, Range>>,
     ) -> Result<AggregateRun> {
+        if aggregate.steps.iter().any(Step::is_full) {
+            return Err(Error::Unsupported("a full join inside an aggregate".into()));
+        }
         let columns = source_columns(aggregate.columns());
         let loader = Loader::new(&gpu, pool, columns, known)?;
         let totals = Totals::new(functions(&aggregate));

@@ -6,6 +6,7 @@ mod context;
 mod count;
 mod dense_groups;
 mod few_groups;
+mod full_join;
 mod join;
 mod loader;
 mod many_groups;

@@ -32,9 +32,9 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
             from = format!("{} {alias}", source.sql);
         } else {
             let kind = match dice.below(20) {
-                0..9 => "join",
-                9..14 => "left join",
-                14..19 => "right join",
+                0..8 => "join",
+                8..13 => "left join",
+                13..17 => "right join",
                 _ => "full join",
             };
             let on = on(dice, &columns, &own);

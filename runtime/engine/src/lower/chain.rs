@@ -41,6 +41,9 @@ pub struct Chain {
     pub inputs: Inputs,
     /// The most rows that come out; of each partition where partitions are kept.
     pub fetch: Option<usize>,
+    /// Whether its last step is a full join, whose rows are there only once all of them
+    /// are: what reads them is another pipeline.
+    pub is_full: bool,
 }
 
 /// A relation that rows are matched with.
@@ -141,17 +144,21 @@ impl Lowering<'_> {
             steps: Vec::new(),
             inputs: Inputs::of_relation(&plan.schema(), 0, self.late),
             fetch: None,
+            is_full: false,
         }
     }
 
     /// The chain below, or the node below as a source when it cannot be lowered.
     fn below(&self, plan: &Arc<dyn ExecutionPlan>, operators: &mut Vec<String>) -> Chain {
         let n_here = operators.len();
-        self.chain(plan, operators).unwrap_or_else(|_| {
-            operators.truncate(n_here);
-            operators.push("source".to_string());
-            self.source(plan)
-        })
+        match self.chain(plan, operators) {
+            Ok(chain) if !chain.is_full => chain,
+            _ => {
+                operators.truncate(n_here);
+                operators.push("source".to_string());
+                self.source(plan)
+            }
+        }
     }
 
     fn projection(
@@ -188,10 +195,11 @@ impl Lowering<'_> {
     }
 
     fn join(&self, join: &HashJoinExec, operators: &mut Vec<String>) -> Result<Chain, Reason> {
-        use ProbeKind::{IfAny, IfNone, Matches, MatchesOrNull, NotIn};
+        use ProbeKind::{Full, IfAny, IfNone, Matches, MatchesOrNull, NotIn};
         let (probe_side, kind) = match join.join_type() {
             JoinType::Inner => (JoinSide::Right, Matches),
             JoinType::Right => (JoinSide::Right, MatchesOrNull),
+            JoinType::Full => (JoinSide::Right, Full),
             JoinType::RightSemi => (JoinSide::Right, IfAny),
             JoinType::RightAnti => (JoinSide::Right, IfNone),
             JoinType::Left => (JoinSide::Left, MatchesOrNull),
@@ -209,9 +217,13 @@ impl Lowering<'_> {
             false => (join.right(), join.left()),
         };
         operators.push("GpuHashJoin".to_string());
+        let n_here = operators.len();
         let mut chain = self.below(probe_plan, operators);
-        if chain.fetch.is_some() {
-            operators.pop();
+        // A constant of a row that is missing is null, as everything of it.
+        let is_constant = kind == Full && chain.inputs.any_constant();
+        if chain.fetch.is_some() || is_constant {
+            operators.truncate(n_here);
+            operators.push("source".to_string());
             chain = self.source(probe_plan);
         }
         let relation = chain.joined.len() + 1;
@@ -234,7 +246,7 @@ impl Lowering<'_> {
             });
             build_keys.push(BuildKey { value, null_equal });
         }
-        let may_miss = kind == MatchesOrNull;
+        let may_miss = kind.may_miss();
         let build_inputs = build_inputs.in_relation(relation, may_miss);
         let residual = match join.filter() {
             None => None,
@@ -276,6 +288,7 @@ impl Lowering<'_> {
             Some(kept) => inputs.select(kept.iter().copied()),
             None => inputs,
         };
+        chain.is_full = kind == Full;
         Ok(chain)
     }
 
@@ -292,7 +305,7 @@ impl Lowering<'_> {
         let mut below = Vec::new();
         let chain = self.below(plan, &mut below);
         // A row that is missing has null in every column, whatever computes it.
-        let is_plain = kind != ProbeKind::MatchesOrNull || chain.inputs.are_columns();
+        let is_plain = !kind.may_miss() || chain.inputs.are_columns();
         if chain.joined.is_empty() && chain.fetch.is_none() && is_plain {
             let conditions = chain.steps.into_iter().filter_map(|step| match step {
                 Step::Filter(condition) => Some(condition),

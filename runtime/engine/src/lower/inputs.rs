@@ -111,6 +111,12 @@ impl Inputs {
         origins.all(|origin| matches!(origin, Origin::Column(_)))
     }
 
+    /// Whether some column is the same in every row.
+    pub fn any_constant(&self) -> bool {
+        let mut origins = self.origins.iter();
+        origins.any(|origin| matches!(origin, Origin::Constant(_)))
+    }
+
     /// These inputs and then others.
     pub fn then(mut self, others: Inputs) -> Inputs {
         self.columns.extend(others.columns);

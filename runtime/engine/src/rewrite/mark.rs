@@ -346,8 +346,8 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
     let mut operators = vec!["GpuAggregate".to_string()];
     let late = LateValues::default();
     let mut chain = lower_exchanged(first.input(), &late, &mut operators)?;
-    if chain.fetch.is_some() {
-        // What counts its rows is a pipeline of its own.
+    if chain.fetch.is_some() || chain.is_full {
+        // What counts its rows, or has them all first, is a pipeline of its own.
         chain = lower_source(first.input(), &late);
         operators.truncate(1);
         operators.push("source".to_string());
