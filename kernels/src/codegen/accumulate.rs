@@ -21,6 +21,7 @@ pub enum AccumulatorKind {
     Max,
     MinI128,
     MaxI128,
+    Moments,
 }
 
 impl AccumulatorKind {
@@ -29,6 +30,7 @@ impl AccumulatorKind {
         match self {
             AccumulatorKind::SumI128 => 2,
             AccumulatorKind::SumI192 | AccumulatorKind::MinI128 | AccumulatorKind::MaxI128 => 3,
+            AccumulatorKind::Moments => 4,
             _ => 1,
         }
     }
@@ -52,6 +54,7 @@ impl AccumulatorKind {
             AccumulatorKind::Max => "Max",
             AccumulatorKind::MinI128 => "MinI128",
             AccumulatorKind::MaxI128 => "MaxI128",
+            AccumulatorKind::Moments => "Moments",
         }
     }
 }
@@ -235,6 +238,9 @@ impl Accumulators {
         Ok(match (function, value.register) {
             (Function::Sum, ValueRegister::Integer(_, range)) => self.sum_kind(arg.ty, range),
             (Function::Sum, ValueRegister::F32 | ValueRegister::F64) => AccumulatorKind::SumF64,
+            (Function::Moments, ValueRegister::F32 | ValueRegister::F64) => {
+                AccumulatorKind::Moments
+            }
             (Function::Min | Function::Max, ValueRegister::Text) => {
                 return Err(Unsupported::expression("min or max of text"));
             }
@@ -243,7 +249,7 @@ impl Accumulators {
             (Function::Max, _) if self.is_wide(arg.ty, &value.register) => AccumulatorKind::MaxI128,
             (Function::Min, _) => AccumulatorKind::Min,
             (Function::Max, _) => AccumulatorKind::Max,
-            (_, register) => {
+            (function, register) => {
                 return Err(Unsupported::expression(format!(
                     "{function:?} of {}",
                     register.name()

@@ -35,6 +35,9 @@ pub enum Function {
     Sum,
     Min,
     Max,
+    /// What variances of floats are made of: how many, their mean, and the sum of their
+    /// squared distances from it.
+    Moments,
 }
 
 impl Aggregate {

@@ -88,7 +88,9 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
         .map(|(number, output)| format!("{output} as o{number}"))
         .collect();
     let mut sql = format!("select {distinct}{} from {from}{tail}", named.join(", "));
-    let ordered = dice.chance(40);
+    // Variances differ in their last digits, so rows with about the same have no order.
+    let is_rough = ["var_", "stddev_"].iter().any(|rough| sql.contains(rough));
+    let ordered = dice.chance(40) && !is_rough;
     if ordered {
         sql = format!("{sql} order by {}", total_order(dice, outputs.len()));
         if dice.chance(60) {
@@ -125,7 +127,7 @@ fn any_value(scope: &Scope, depth: usize, dice: &mut Dice) -> String {
 }
 
 fn aggregate(scope: &Scope, dice: &mut Dice) -> String {
-    let call = match dice.below(7) {
+    let call = match dice.below(9) {
         0 => "count(*)".to_string(),
         1 => format!("count({})", scope.any(dice).name),
         2 | 3 => match scope.summable(dice) {
@@ -137,6 +139,17 @@ fn aggregate(scope: &Scope, dice: &mut Dice) -> String {
             None => "count(*)".to_string(),
         },
         5 => format!("min({})", scope.any(dice).name),
+        6 => match scope.summable(dice) {
+            Some(column) => {
+                let function = *dice.pick(&["var_samp", "var_pop", "stddev_samp", "stddev_pop"]);
+                format!("{function}({})", column.name)
+            }
+            None => "count(*)".to_string(),
+        },
+        7 => {
+            let function = *dice.pick(&["bool_and", "bool_or"]);
+            format!("{function}({})", scope.condition(1, dice))
+        }
         _ => format!("max({})", scope.any(dice).name),
     };
     match dice.chance(15) {

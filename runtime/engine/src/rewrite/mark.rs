@@ -6,9 +6,12 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::bool_and_or::{BoolAnd, BoolOr};
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::stddev::{Stddev, StddevPop};
 use datafusion::functions_aggregate::sum::Sum;
+use datafusion::functions_aggregate::variance::{VariancePopulation, VarianceSample};
 use datafusion::physical_expr::expressions::{CastExpr, Column, Literal as PhysicalLiteral};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -29,7 +32,8 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use kernels::codegen::{check_collect, check_sort};
 use kernels::columns::arrow_type;
 use kernels::ir::{
-    Aggregate, Call, Collect, Expr, Function, IntWidth, Kind, Literal, Range, Sort, SortKey, Type,
+    Aggregate, Call, Collect, Expr, Function, IntWidth, Kind, Literal, Range, Sort, SortKey,
+    Spread, Type,
 };
 
 use crate::exec::{
@@ -463,13 +467,18 @@ fn lower_call(
     };
     let inner = function.fun().inner();
     let is_average = inner.is::<Avg>();
-    let kind = if is_average || inner.is::<Sum>() || inner.is::<CheckedSum>() {
+    let spread = spread_of(function);
+    let kind = if spread.is_some() {
+        Function::Moments
+    } else if is_average || inner.is::<Sum>() || inner.is::<CheckedSum>() {
         Function::Sum
     } else if inner.is::<Count>() {
         Function::Count
-    } else if inner.is::<Min>() || (inner.is::<Extreme>() && name == "min") {
+    } else if inner.is::<Min>() || inner.is::<BoolAnd>() || (inner.is::<Extreme>() && name == "min")
+    {
         Function::Min
-    } else if inner.is::<Max>() || (inner.is::<Extreme>() && name == "max") {
+    } else if inner.is::<Max>() || inner.is::<BoolOr>() || (inner.is::<Extreme>() && name == "max")
+    {
         Function::Max
     } else {
         return Err(refused(
@@ -502,6 +511,10 @@ fn lower_call(
             &format!("{name} of text ({arg}) is not on the GPU yet"),
         ));
     }
+    if let Some(spread) = spread {
+        let call = add(kind, Some(value), filter);
+        return Ok(Output::Spread { call, spread });
+    }
     if !is_average {
         return Ok(Output::Value(add(kind, Some(value), filter)));
     }
@@ -512,6 +525,15 @@ fn lower_call(
     let sum = add(Function::Sum, Some(value.clone()), filter.clone());
     let count = add(Function::Count, Some(value), filter);
     Ok(Output::Average { sum, count, scale })
+}
+
+/// The variance that a function gives, if it is one.
+fn spread_of(function: &AggregateFunctionExpr) -> Option<Spread> {
+    let inner = function.fun().inner();
+    let is_sample = inner.is::<VarianceSample>() || inner.is::<Stddev>();
+    let is_root = inner.is::<Stddev>() || inner.is::<StddevPop>();
+    let is_one = is_sample || is_root || inner.is::<VariancePopulation>();
+    is_one.then_some(Spread { is_sample, is_root })
 }
 
 /// `count(*)` is planned as a count of a literal that is not null.
