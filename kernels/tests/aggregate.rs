@@ -488,6 +488,74 @@ fn nan_is_the_largest_and_zero_has_one_sign() {
     assert_eq!(totals[2], Some(Number::Integer(3)));
 }
 
+/// One of equal values goes in, wherever the group's state is and in whichever chunk the
+/// first of them was.
+#[test]
+fn distinct_values_go_in_once() {
+    let n = 4000;
+    let value = |row: usize| (row % 11 != 3).then(|| (row * 7919 % 37) as i64 - 5);
+    let values: Vec<Option<i64>> = (0..n).map(value).collect();
+    let floats = values.iter().enumerate().map(|(row, value)| match value {
+        Some(0) => Some(if row % 2 == 0 { 0.0 } else { -0.0 }),
+        Some(1) => Some(f64::NAN),
+        other => other.map(|v| v as f64),
+    });
+    let floats: Vec<Option<f64>> = floats.collect();
+    for n_keys in [1, 3, 250] {
+        let key = |row: usize| (row % n_keys * if n_keys > 100 { 1_000_003 } else { 1 }) as i64;
+        let keys: Vec<i64> = (0..n).map(key).collect();
+        let data = batch(vec![
+            Arc::new(Int64Array::from(keys.clone())),
+            Arc::new(Int64Array::from(values.clone())),
+            Arc::new(Float64Array::from(floats.clone())),
+        ]);
+        let filter = binary(
+            BinaryOp::Less,
+            column(1, LONG),
+            integer(5, LONG),
+            Type::Bool,
+        );
+        let aggregate = Aggregate {
+            steps: Vec::new(),
+            keys: (n_keys > 1).then(|| column(0, LONG)).into_iter().collect(),
+            calls: vec![
+                call(Function::CountDistinct, Some(column(1, LONG))),
+                call(Function::SumDistinct, Some(column(1, LONG))),
+                call(Function::CountDistinct, Some(column(2, Type::Float64))),
+                Call {
+                    filter: Some(filter),
+                    ..call(Function::CountDistinct, Some(column(1, LONG)))
+                },
+                call(Function::Count, Some(column(1, LONG))),
+            ],
+        };
+        let mut expected: BTreeMap<Vec<Option<i128>>, GroupTotals> = BTreeMap::new();
+        for (own, key) in keys.iter().enumerate().take(n_keys) {
+            let rows = (0..n).filter(|row| row % n_keys == own);
+            let present: Vec<i64> = rows.filter_map(|row| values[row]).collect();
+            let distinct: std::collections::BTreeSet<i64> = present.iter().copied().collect();
+            let small = distinct.iter().filter(|v| **v < 5).count();
+            let sum: i64 = distinct.iter().sum();
+            let number = |v: i64| Some(Number::Integer(i128::from(v)));
+            let key = (n_keys > 1).then(|| Some(i128::from(*key)));
+            expected.insert(
+                key.into_iter().collect(),
+                vec![
+                    number(distinct.len() as i64),
+                    number(sum),
+                    number(distinct.len() as i64),
+                    number(small as i64),
+                    number(present.len() as i64),
+                ],
+            );
+        }
+        for parts in [1, 2, 9] {
+            let groups = run(&aggregate, &split(&data, parts)).unwrap();
+            assert_eq!(groups, expected, "{n_keys} keys in {parts} parts");
+        }
+    }
+}
+
 /// Variances do not cancel, however the rows are dealt to threads, groups and chunks.
 #[test]
 fn moments_hold_a_small_spread_around_a_large_mean() {

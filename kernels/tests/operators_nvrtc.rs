@@ -157,6 +157,26 @@ fn every_aggregate_function_compiles_with_next_to_no_spills() {
         let kernel = generate(&aggregate(&keys), &columns, &[], 1 << 20).unwrap();
         compiles(&kernel.name, &kernel.text);
     }
+    // Sets of what DISTINCT has seen, for a thread's own groups and for a table's.
+    for keys in [vec![], vec![0], vec![1, 2]] {
+        let mut distinct = aggregate(&keys);
+        distinct.calls.extend([
+            call(Function::CountDistinct, &long),
+            call(Function::CountDistinct, &float),
+            call(Function::SumDistinct, &long),
+        ]);
+        let (name, text) = match keys.len() {
+            2 => {
+                let kernel = generate_many(&distinct, &columns, &[], None).unwrap();
+                (kernel.name, kernel.text)
+            }
+            _ => {
+                let kernel = generate(&distinct, &columns, &[], 1 << 20).unwrap();
+                (kernel.name, kernel.text)
+            }
+        };
+        compiles(&name, &text);
+    }
     let kernel = generate_dense(&aggregate(&[1]), &columns, &[], 1 << 20).unwrap();
     compiles(&kernel.name, &kernel.text);
     let kernel = generate_many(&aggregate(&[1, 2]), &columns, &[], None).unwrap();

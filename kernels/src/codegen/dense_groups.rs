@@ -46,6 +46,9 @@ pub fn generate_dense(
     let [key] = aggregate.keys.as_slice() else {
         return Err(Unsupported::expression("dense groups of several keys"));
     };
+    if aggregate.has_distinct() {
+        return Err(Unsupported::expression("DISTINCT over dense groups"));
+    }
     let used = aggregate.columns();
     let (eager, tile_rows) = eager_columns(&aggregate.steps, &used, columns);
     let mut emitter = Emitter::new(columns.clone());

@@ -221,7 +221,7 @@ fn call_value(
 ) -> Result<(OutputShape, String), Unsupported> {
     let state = &layout.calls[call];
     let register = full_register(ty)?;
-    if layout.functions[call] == Function::Count {
+    if layout.functions[call].is_count() {
         let value = format!("static_cast<i64>(state[{}])", state.value.at);
         return Ok((
             OutputShape {

@@ -7,6 +7,7 @@ mod accumulate;
 mod aggregate;
 mod dates;
 mod dense_groups;
+mod distinct;
 mod emit;
 mod error;
 mod group_values;

@@ -52,7 +52,7 @@ impl Totals {
         self.groups.entry(Vec::new()).or_insert_with(|| {
             functions
                 .iter()
-                .map(|f| (*f == Function::Count).then_some(Number::Integer(0)))
+                .map(|f| f.is_count().then_some(Number::Integer(0)))
                 .collect()
         });
     }
@@ -123,7 +123,7 @@ pub(super) fn decode(
     state: &[u64],
 ) -> Result<Option<Number>> {
     let rows = call.rows.map(|rows| state[rows.at]);
-    if function == Function::Count {
+    if function.is_count() {
         return Ok(Some(Number::Integer(i128::from(state[call.value.at]))));
     }
     if rows == Some(0) {
@@ -194,10 +194,14 @@ pub(super) fn merge(
         return Ok(a.or(b));
     };
     Ok(Some(match (function, a, b) {
-        (Function::Count | Function::Sum, Number::Integer(a), Number::Integer(b)) => {
-            Number::Integer(a.checked_add(b).ok_or_else(sum_overflow)?)
+        (
+            Function::Count | Function::Sum | Function::CountDistinct | Function::SumDistinct,
+            Number::Integer(a),
+            Number::Integer(b),
+        ) => Number::Integer(a.checked_add(b).ok_or_else(sum_overflow)?),
+        (Function::Sum | Function::SumDistinct, Number::Float(a), Number::Float(b)) => {
+            Number::Float(a + b)
         }
-        (Function::Sum, Number::Float(a), Number::Float(b)) => Number::Float(a + b),
         (Function::Moments, Number::Moments(a), Number::Moments(b)) => Number::Moments(a.and(b)),
         (Function::Min, Number::Integer(a), Number::Integer(b)) => Number::Integer(a.min(b)),
         (Function::Max, Number::Integer(a), Number::Integer(b)) => Number::Integer(a.max(b)),

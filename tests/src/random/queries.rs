@@ -127,7 +127,8 @@ fn any_value(scope: &Scope, depth: usize, dice: &mut Dice) -> String {
 }
 
 fn aggregate(scope: &Scope, dice: &mut Dice) -> String {
-    let call = match dice.below(9) {
+    let call = match dice.below(10) {
+        9 => format!("count(distinct {})", scope.any(dice).name),
         0 => "count(*)".to_string(),
         1 => format!("count({})", scope.any(dice).name),
         2 | 3 => match scope.summable(dice) {

@@ -396,6 +396,7 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
             function,
             filter,
             inputs,
+            &mut codes,
             &mut calls,
             &first.input_schema(),
         )?);
@@ -448,14 +449,15 @@ fn lower_call(
     function: &AggregateFunctionExpr,
     filter: Option<Expr>,
     inputs: &Inputs,
+    codes: &mut Codes,
     calls: &mut Vec<Call>,
     schema: &Schema,
 ) -> Result<Output, Reason> {
     let name = function.fun().name();
-    if function.is_distinct() || function.ignore_nulls() || !function.order_bys().is_empty() {
+    if function.ignore_nulls() || !function.order_bys().is_empty() {
         return Err(refused(
             "unsupported-aggregate",
-            &format!("{name} with DISTINCT, ORDER BY or IGNORE NULLS is not on the GPU yet"),
+            &format!("{name} with ORDER BY or IGNORE NULLS is not on the GPU yet"),
         ));
     }
     let args = function.expressions();
@@ -500,9 +502,30 @@ fn lower_call(
                 calls.len() - 1
             })
     };
-    let counts_rows = kind == Function::Count && is_literal(arg);
+    let counts_rows = kind == Function::Count && is_literal(arg) && !function.is_distinct();
     if counts_rows {
         return Ok(Output::Value(add(Function::Count, None, filter)));
+    }
+    // What is told apart by DISTINCT; the largest of some values is that of the distinct.
+    let (count, sum) = match function.is_distinct() {
+        true => (Function::CountDistinct, Function::SumDistinct),
+        false => (Function::Count, Function::Sum),
+    };
+    let kind = match kind {
+        Function::Count => count,
+        Function::Sum => sum,
+        Function::Moments if function.is_distinct() => {
+            let message = format!("{name} with DISTINCT is not on the GPU yet");
+            return Err(refused("unsupported-aggregate", &message));
+        }
+        other => other,
+    };
+    if kind == Function::CountDistinct {
+        let data_type = arg.data_type(schema).unwrap_or(DataType::Null);
+        if let Some(text) = text_of(&inputs.origin(arg), &data_type) {
+            let (_, column) = codes.column(&text);
+            return Ok(Output::Value(add(kind, Some(column), filter)));
+        }
     }
     let value = lower(arg, inputs)?;
     if value.ty == Type::Utf8 && kind != Function::Count {
@@ -522,8 +545,8 @@ fn lower_call(
         Ok(DataType::Decimal128(_, scale)) => scale,
         _ => 0,
     };
-    let sum = add(Function::Sum, Some(value.clone()), filter.clone());
-    let count = add(Function::Count, Some(value), filter);
+    let sum = add(sum, Some(value.clone()), filter.clone());
+    let count = add(count, Some(value), filter);
     Ok(Output::Average { sum, count, scale })
 }
 
