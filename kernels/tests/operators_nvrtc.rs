@@ -28,10 +28,11 @@ fn nvrtc_is_here() -> bool {
     }
 }
 
-const KINDS: [ProbeKind; 6] = [
+const KINDS: [ProbeKind; 7] = [
     ProbeKind::Matches,
     ProbeKind::MatchesOrNull,
     ProbeKind::Full,
+    ProbeKind::Mark,
     ProbeKind::IfAny,
     ProbeKind::IfNone,
     ProbeKind::NotIn,
@@ -84,6 +85,13 @@ fn every_kind_of_probe_compiles_with_next_to_no_spills() {
                 has_null_keys: true,
             };
             let mut outputs = vec![column(1)];
+            if kind == ProbeKind::Mark {
+                outputs.push(Expr {
+                    kind: Kind::Matched(1),
+                    ty: Type::Bool,
+                    nullable: false,
+                });
+            }
             if kind.has_columns() {
                 outputs.push(column(RELATION_COLUMNS + 1));
             }
@@ -103,6 +111,16 @@ fn every_kind_of_probe_compiles_with_next_to_no_spills() {
             let kernel = generate_collect(&collect, &columns, &[table]).unwrap();
             compiles(&kernel.name, &kernel.text);
             let kernel = generate_count(&collect.steps, &columns, &[table]).unwrap();
+            compiles(&kernel.name, &kernel.text);
+            if kind == ProbeKind::NotIn || !is_dense {
+                continue;
+            }
+            // Without keys: each row meets every other.
+            let mut all = collect;
+            if let Some(Step::Probe(probe)) = all.steps.first_mut() {
+                probe.keys.clear();
+            }
+            let kernel = generate_collect(&all, &columns, &[table]).unwrap();
             compiles(&kernel.name, &kernel.text);
         }
     }

@@ -12,6 +12,7 @@ mod emit;
 mod error;
 mod group_values;
 mod join_build;
+mod loops;
 mod many_groups;
 mod rows;
 mod steps;

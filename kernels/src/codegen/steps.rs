@@ -12,6 +12,7 @@
 
 use super::emit::{Emitter, Value, ValueRegister};
 use super::error::Unsupported;
+use super::loops;
 use crate::ir::{JoinKey, Probe, ProbeKind, Step};
 
 /// How a finished join table is probed.
@@ -93,6 +94,9 @@ fn emit_probe(
         }
     }
     emitter.relation(n, probe.kind.may_miss());
+    if probe.keys.is_empty() {
+        return loops::emit_all(emitter, probe);
+    }
     let bucket = emit_bucket(
         emitter,
         n,
@@ -113,7 +117,7 @@ fn emit_probe(
         }
     }
     emitter.line(&format!("const u32 first{n} = {first};"));
-    emit_match(emitter, probe, shape)?;
+    emit_match(emitter, probe, !shape.is_dense)?;
 
     let unique = shape.is_unique;
     let leave = emitter.exit().to_string();
@@ -127,6 +131,12 @@ fn emit_probe(
         ProbeKind::IfNone | ProbeKind::NotIn => {
             emitter.line(&format!(
                 "if (any_match<{unique}>(p.j{n}, first{n}, match{n})) {leave};"
+            ));
+            Ok(false)
+        }
+        ProbeKind::Mark => {
+            emitter.line(&format!(
+                "const u32 r{n} = any_match_of<{unique}>(p.j{n}, first{n}, match{n});"
             ));
             Ok(false)
         }
@@ -158,7 +168,7 @@ fn emit_probe(
 }
 
 /// Emits, for a full join, that the row of the relation was matched.
-fn emit_mark(emitter: &mut Emitter, probe: &Probe) {
+pub(super) fn emit_mark(emitter: &mut Emitter, probe: &Probe) {
     if probe.kind == ProbeKind::Full {
         let n = probe.relation;
         emitter.line(&format!("if (r{n} != NO_ROW) mark_matched(p.j{n}, r{n});"));
@@ -167,12 +177,16 @@ fn emit_mark(emitter: &mut Emitter, probe: &Probe) {
 
 /// The test of a row of the bucket: keys where the bucket alone does not tell, then the
 /// residual.
-fn emit_match(emitter: &mut Emitter, probe: &Probe, shape: TableShape) -> Result<(), Unsupported> {
+pub(super) fn emit_match(
+    emitter: &mut Emitter,
+    probe: &Probe,
+    compares_keys: bool,
+) -> Result<(), Unsupported> {
     let n = probe.relation;
     emitter.open(&format!("const auto match{n} = [&](u32 r{n}) -> bool"));
     emitter.line(&format!("static_cast<void>(r{n});"));
     emitter.push_exit("return false");
-    if !shape.is_dense {
+    if compares_keys {
         for JoinKey { probe, build, .. } in &probe.keys {
             // Null keys that equal nothing are in no bucket, so this is right for both.
             let same = emitter.not_distinct(probe, build)?;

@@ -30,7 +30,7 @@ pub enum Step {
 pub struct Probe {
     /// The relation that is probed. The probes of a pipeline have 1, 2 and so on.
     pub relation: usize,
-    /// What has to be equal.
+    /// What has to be equal; nothing where each row meets every row of the relation.
     pub keys: Vec<JoinKey>,
     /// What else has to be true of a pair of rows.
     pub residual: Option<Expr>,
@@ -54,7 +54,8 @@ pub struct JoinKey {
 pub struct Build {
     /// Rows for which this is not true are not in the table.
     pub filter: Option<Expr>,
-    /// The values that are looked up.
+    /// The values that are looked up. Without any there is no table: every row of the
+    /// relation is looked at, and `filter` has to be part of the probe's residual.
     pub keys: Vec<BuildKey>,
 }
 
@@ -103,6 +104,8 @@ pub enum ProbeKind {
     /// So it does, and after all rows come those of the relation that none matched, with
     /// nulls for everything else. Only as the last step of a collect.
     Full,
+    /// It goes on once, with whether it matches any: [`Kind::Matched`].
+    Mark,
     /// It goes on if it matches any.
     IfAny,
     /// It goes on if it matches none.
@@ -183,7 +186,7 @@ impl Expr {
         let map = |e: &Expr| e.map_leaves(leaf);
         let shared = |e: &Arc<Expr>| Arc::new(e.map_leaves(leaf));
         let kind = match &self.kind {
-            Kind::Column(_) | Kind::Literal(_) => return leaf(self),
+            Kind::Column(_) | Kind::Literal(_) | Kind::Matched(_) => return leaf(self),
             Kind::Unary(op, a) => Kind::Unary(*op, shared(a)),
             Kind::Binary(op, a, b) => Kind::Binary(*op, shared(a), shared(b)),
             Kind::Cast { arg, try_cast } => Kind::Cast {

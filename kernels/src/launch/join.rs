@@ -72,6 +72,20 @@ impl JoinTable {
                 "a join with {n_rows} rows on the side that is looked up"
             )));
         }
+        if build.keys.is_empty() {
+            let all = JoinTable {
+                n_buckets: n_rows as u64,
+                shape: TableShape {
+                    is_dense: true,
+                    is_unique: n_rows <= 1,
+                    is_empty: n_rows == 0,
+                    has_null_keys: false,
+                },
+                filter: build.filter.clone(),
+                ..JoinTable::of_rows(gpu, rows)?
+            };
+            return Ok((all, context.counts));
+        }
         let dense = dense_range(build, &rows);
         let (n_buckets, min) = match dense {
             Some((min, n_buckets)) => (n_buckets, min),
@@ -152,6 +166,9 @@ impl JoinTable {
 
     /// Bytes that a table of these rows will take at most.
     pub fn bytes_wanted(build: &Build, rows: &DeviceChunk) -> usize {
+        if build.keys.is_empty() {
+            return 0;
+        }
         let n_buckets = match dense_range(build, rows) {
             Some((_, n_buckets)) => n_buckets as usize,
             None => (2 * rows.n_rows).next_power_of_two().max(2),

@@ -37,8 +37,13 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
                 13..17 => "right join",
                 _ => "full join",
             };
-            let on = on(dice, &columns, &own);
-            from = format!("{from} {kind} {} {alias} on {on}", source.sql);
+            from = match dice.chance(4) {
+                true => format!("{from} cross join {} {alias}", source.sql),
+                false => {
+                    let on = on(dice, &columns, &own);
+                    format!("{from} {kind} {} {alias} on {on}", source.sql)
+                }
+            };
         }
         columns.extend(own);
     }
@@ -47,7 +52,14 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
         conditions.push(Scope { columns: &columns }.condition(2, dice));
     }
     if dice.chance(15) {
-        conditions.push(membership(dice, tables, &columns));
+        let member = membership(dice, tables, &columns);
+        conditions.push(match dice.chance(20) {
+            true => format!(
+                "({} or {member})",
+                Scope { columns: &columns }.condition(1, dice)
+            ),
+            false => member,
+        });
     }
     let mut tail = match conditions.is_empty() {
         true => String::new(),
@@ -180,6 +192,10 @@ fn on(dice: &mut Dice, left: &[Column], right: &[Column]) -> String {
         }
     }
     let all = [left, right].concat();
+    if dice.chance(5) {
+        // By any condition.
+        conditions.clear();
+    }
     if conditions.is_empty() || dice.chance(20) {
         conditions.push(format!("({})", Scope { columns: &all }.condition(1, dice)));
     }

@@ -125,6 +125,13 @@ impl Inputs {
         self
     }
 
+    /// These inputs and then one that is computed.
+    pub fn then_computed(mut self, value: Expr) -> Inputs {
+        self.columns.push(Ok(value));
+        self.origins.push(Origin::Computed);
+        self
+    }
+
     /// Some of these inputs, in this order.
     pub fn select(&self, kept: impl IntoIterator<Item = usize>) -> Inputs {
         let kept = kept.into_iter();

@@ -18,7 +18,6 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -43,8 +42,8 @@ use crate::exec::{
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
 use crate::lower::{
-    Chain, DerivedText, Inputs, LateValues, Origin, is_hint, lower, lower_chain, lower_exchanged,
-    lower_literal, lower_source, reason, without_exchange,
+    Chain, DerivedText, Inputs, Join, LateValues, Origin, is_hint, lower, lower_chain,
+    lower_exchanged, lower_literal, lower_source, reason, without_exchange,
 };
 use crate::report::Reason;
 
@@ -67,7 +66,7 @@ pub fn mark(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<Candidate, Reason>> 
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
         return mark_sort(plan).map(|marked| marked.map(Candidate::Sort));
     }
-    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || plan.is::<HashJoinExec>() {
+    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || Join::of(plan).is_some() {
         return mark_collect(plan).map(|marked| marked.map(Candidate::Collect));
     }
     None
