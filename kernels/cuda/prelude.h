@@ -319,6 +319,14 @@ WL_DEVICE u64 load_relaxed(const u64* p) {
   asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
+WL_DEVICE u8 load_relaxed(const u8* p) {
+  u32 v;
+  asm volatile("ld.relaxed.gpu.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return static_cast<u8>(v);
+}
+WL_DEVICE void store_relaxed(u8* p, u8 v) {
+  asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(p), "r"(static_cast<u32>(v)) : "memory");
+}
 WL_DEVICE void thread_fence() { __threadfence(); }
 
 // A read of memory that nothing writes during the launch.
@@ -407,6 +415,8 @@ WL_DEVICE void store_release(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RE
 WL_DEVICE void store_release(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 WL_DEVICE u32 load_relaxed(const u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 WL_DEVICE u64 load_relaxed(const u64* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+WL_DEVICE u8 load_relaxed(const u8* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+WL_DEVICE void store_relaxed(u8* p, u8 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 WL_DEVICE void thread_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <class T>

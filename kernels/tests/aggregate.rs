@@ -16,7 +16,7 @@ use kernels::codegen::GroupOutput;
 use kernels::columns::read_column;
 use kernels::gpu::{Gpu, HostOptions, PinnedPool, Stream, open_cuda, open_host};
 use kernels::ir::{
-    Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Step, Type, UnaryOp,
+    Aggregate, BinaryOp, Call, Expr, Function, IntWidth, Kind, Literal, Spread, Step, Type, UnaryOp,
 };
 use kernels::jit::Jit;
 use kernels::launch::{AggregateRun, GroupTotals, Loader, Number};
@@ -62,7 +62,7 @@ fn run(
     let integer = |number: Option<Number>| match number {
         Some(Number::Integer(value)) => Some(value),
         None => None,
-        Some(Number::Float(value)) => panic!("a float key {value}"),
+        Some(other) => panic!("a key {other:?}"),
     };
     let mut found = BTreeMap::new();
     for group in 0..groups.len() {
@@ -486,6 +486,152 @@ fn nan_is_the_largest_and_zero_has_one_sign() {
     assert!(matches!(totals[0], Some(Number::Float(v)) if v.is_nan()));
     assert_eq!(totals[1], Some(Number::Float(1.0)));
     assert_eq!(totals[2], Some(Number::Integer(3)));
+}
+
+/// One of equal values goes in, wherever the group's state is and in whichever chunk the
+/// first of them was.
+#[test]
+fn distinct_values_go_in_once() {
+    let n = 4000;
+    let value = |row: usize| (row % 11 != 3).then(|| (row * 7919 % 37) as i64 - 5);
+    let values: Vec<Option<i64>> = (0..n).map(value).collect();
+    let floats = values.iter().enumerate().map(|(row, value)| match value {
+        Some(0) => Some(if row % 2 == 0 { 0.0 } else { -0.0 }),
+        Some(1) => Some(f64::NAN),
+        other => other.map(|v| v as f64),
+    });
+    let floats: Vec<Option<f64>> = floats.collect();
+    for n_keys in [1, 3, 250] {
+        let key = |row: usize| (row % n_keys * if n_keys > 100 { 1_000_003 } else { 1 }) as i64;
+        let keys: Vec<i64> = (0..n).map(key).collect();
+        let data = batch(vec![
+            Arc::new(Int64Array::from(keys.clone())),
+            Arc::new(Int64Array::from(values.clone())),
+            Arc::new(Float64Array::from(floats.clone())),
+        ]);
+        let filter = binary(
+            BinaryOp::Less,
+            column(1, LONG),
+            integer(5, LONG),
+            Type::Bool,
+        );
+        let aggregate = Aggregate {
+            steps: Vec::new(),
+            keys: (n_keys > 1).then(|| column(0, LONG)).into_iter().collect(),
+            calls: vec![
+                call(Function::CountDistinct, Some(column(1, LONG))),
+                call(Function::SumDistinct, Some(column(1, LONG))),
+                call(Function::CountDistinct, Some(column(2, Type::Float64))),
+                Call {
+                    filter: Some(filter),
+                    ..call(Function::CountDistinct, Some(column(1, LONG)))
+                },
+                call(Function::Count, Some(column(1, LONG))),
+            ],
+        };
+        let mut expected: BTreeMap<Vec<Option<i128>>, GroupTotals> = BTreeMap::new();
+        for (own, key) in keys.iter().enumerate().take(n_keys) {
+            let rows = (0..n).filter(|row| row % n_keys == own);
+            let present: Vec<i64> = rows.filter_map(|row| values[row]).collect();
+            let distinct: std::collections::BTreeSet<i64> = present.iter().copied().collect();
+            let small = distinct.iter().filter(|v| **v < 5).count();
+            let sum: i64 = distinct.iter().sum();
+            let number = |v: i64| Some(Number::Integer(i128::from(v)));
+            let key = (n_keys > 1).then(|| Some(i128::from(*key)));
+            expected.insert(
+                key.into_iter().collect(),
+                vec![
+                    number(distinct.len() as i64),
+                    number(sum),
+                    number(distinct.len() as i64),
+                    number(small as i64),
+                    number(present.len() as i64),
+                ],
+            );
+        }
+        for parts in [1, 2, 9] {
+            let groups = run(&aggregate, &split(&data, parts)).unwrap();
+            assert_eq!(groups, expected, "{n_keys} keys in {parts} parts");
+        }
+    }
+}
+
+/// Variances do not cancel, however the rows are dealt to threads, groups and chunks.
+#[test]
+fn moments_hold_a_small_spread_around_a_large_mean() {
+    let n = 3000;
+    let value = |row: usize| match row % 17 {
+        3 => None,
+        _ => Some(1e9 + (row * 7919 % 1000) as f64 / 1000.0),
+    };
+    let values: Vec<Option<f64>> = (0..n).map(value).collect();
+    for n_keys in [1, 3, 200] {
+        // Far apart when there are many, so that they are hashed.
+        let key = |row: usize| (row % n_keys * if n_keys > 100 { 1_000_003 } else { 1 }) as i64;
+        let keys: Vec<i64> = (0..n).map(key).collect();
+        let data = batch(vec![
+            Arc::new(Int64Array::from(keys.clone())),
+            Arc::new(Float64Array::from(values.clone())),
+        ]);
+        let aggregate = Aggregate {
+            steps: Vec::new(),
+            keys: (n_keys > 1).then(|| column(0, LONG)).into_iter().collect(),
+            calls: vec![call(Function::Moments, Some(column(1, Type::Float64)))],
+        };
+        for parts in [1, 2, 7] {
+            let groups = run(&aggregate, &split(&data, parts)).unwrap();
+            assert_eq!(groups.len(), n_keys);
+            for (group, totals) in &groups {
+                let of_group = |row: &usize| group.first() != Some(&Some(i128::from(keys[*row])));
+                let left_out = |row: &usize| !group.is_empty() && of_group(row);
+                let own: Vec<f64> = (0..n)
+                    .filter(|row| !left_out(row))
+                    .filter_map(|row| values[row])
+                    .collect();
+                let mean = own.iter().sum::<f64>() / own.len() as f64;
+                let m2: f64 = own.iter().map(|v| (v - mean) * (v - mean)).sum();
+                let Some(Number::Moments(got)) = totals[0] else {
+                    panic!("{totals:?}");
+                };
+                assert_eq!(got.n, own.len() as u64);
+                assert!((got.mean - mean).abs() <= 1e-5, "{} {mean}", got.mean);
+                assert!((got.m2 - m2).abs() <= 1e-6 * m2, "{} {m2}", got.m2);
+            }
+        }
+    }
+}
+
+#[test]
+fn moments_of_what_is_no_number_or_missing() {
+    let aggregate = Aggregate {
+        steps: Vec::new(),
+        keys: vec![],
+        calls: vec![call(Function::Moments, Some(column(0, Type::Float64)))],
+    };
+    let moments = |values: Vec<Option<f64>>| {
+        let data = batch(vec![Arc::new(Float64Array::from(values))]);
+        match run(&aggregate, &split(&data, 2)).unwrap()[&vec![]][0] {
+            Some(Number::Moments(moments)) => Some(moments),
+            None => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let both = [false, true].map(|is_sample| Spread {
+        is_sample,
+        is_root: false,
+    });
+    let spread = |values: &[Option<f64>]| {
+        let moments = moments(values.to_vec());
+        both.map(|spread| moments.and_then(|moments| moments.spread(spread)))
+    };
+    assert_eq!(spread(&[None, None]), [None, None]);
+    assert_eq!(spread(&[None, Some(5.0)]), [Some(0.0), None]);
+    assert_eq!(spread(&[Some(1.0), Some(3.0)]), [Some(1.0), Some(2.0)]);
+    assert_eq!(spread(&[Some(0.1), Some(0.1), Some(0.1)]), [Some(0.0); 2]);
+    for odd in [f64::NAN, f64::INFINITY] {
+        let got = spread(&[Some(1.0), Some(odd), Some(2.0)]);
+        assert!(got.iter().all(|v| v.is_some_and(f64::is_nan)), "{got:?}");
+    }
 }
 
 #[test]

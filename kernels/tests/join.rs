@@ -424,6 +424,217 @@ fn rows_that_do_not_pass_the_builds_filter_are_not_there() {
     }
 }
 
+/// A full join gives what a probe that keeps its rows does, and then the rows of the table's
+/// relation that nothing matched.
+#[test]
+fn full_joins_end_with_the_rows_that_nothing_matched() {
+    let device = device();
+    let (gpu, jit) = &device;
+    let check = |form, residual, null_equal, below, probe: Side, build: Side| {
+        let what = format!(
+            "{form:?} residual {residual} null_equal {null_equal} below {below:?}, {} with {}",
+            probe.keys.len(),
+            build.keys.len()
+        );
+        let case = |kind| Case {
+            probe: probe.clone(),
+            build: build.clone(),
+            form,
+            kind,
+            null_equal,
+            residual,
+            below,
+        };
+        let matched = case(ProbeKind::MatchesOrNull).expected();
+        let mut expected: Vec<_> = matched.iter().map(|(a, b)| (Some(*a), *b)).collect();
+        let is_there = |at: &i64| below.is_none_or(|below| build.values[*at as usize] < below);
+        let alone = (0..build.keys.len() as i64)
+            .filter(is_there)
+            .filter(|at| matched.iter().all(|(_, other)| *other != Some(*at)));
+        expected.extend(alone.map(|at| (None, Some(at))));
+        expected.sort_unstable();
+
+        let full = case(ProbeKind::Full);
+        let collect = Collect {
+            steps: full.steps(),
+            // A narrow column and a wide one of each side.
+            outputs: [0, 1, RELATION_COLUMNS, RELATION_COLUMNS + 1]
+                .map(|index| Expr::column(index, LONG, true))
+                .to_vec(),
+        };
+        let pool = PinnedPool::new(gpu, 64 << 20);
+        let run = CollectRun::new(gpu.clone(), jit.clone(), &pool, collect, Arc::default());
+        let mut run = run.unwrap().with_tables(vec![full.table(&device)]);
+        // A second run over the same table has marks of its own.
+        for _ in 0..2 {
+            let got = run.collect(&probe.batch(form)).unwrap();
+            let column = |index: usize| got.outputs[index].as_primitive::<Int64Type>();
+            let value = |index: usize, row: usize| {
+                let column = column(index);
+                column.is_valid(row).then(|| column.value(row))
+            };
+            let of = |values: &[i64], row: Option<i64>| row.map(|row| values[row as usize]);
+            let mut pairs = Vec::new();
+            for row in 0..got.n_rows {
+                let pair = (value(0, row), value(2, row));
+                assert_eq!(value(1, row), of(&probe.values, pair.0), "{what}");
+                assert_eq!(value(3, row), of(&build.values, pair.1), "{what}");
+                pairs.push(pair);
+            }
+            pairs.sort_unstable();
+            assert_eq!(pairs, expected, "{what}");
+        }
+    };
+    for form in [Form::Dense, Form::Sparse, Form::Text, Form::Pair] {
+        for residual in [false, true] {
+            for build in [side(70, 40, true, 5), unique_side(60)] {
+                check(form, residual, false, None, side(301, 50, true, 1), build);
+            }
+        }
+        let (probe, build) = (side(200, 50, true, 1), side(150, 50, true, 5));
+        check(form, false, true, None, probe.clone(), build.clone());
+        check(form, true, true, Some(40), probe, build);
+    }
+    for (n, n_build) in [(0, 0), (0, 100), (100, 0), (2049, 31), (31, 5000)] {
+        let (probe, build) = (side(n, 900, true, 1), side(n_build, 900, true, 5));
+        check(Form::Dense, false, false, None, probe, build);
+    }
+}
+
+/// What a probe of these rows gives: probe row, build row, and whether it matched.
+fn probed(
+    device: &(Arc<dyn Gpu>, Arc<Jit>),
+    case: &Case,
+    build: JoinTable,
+    steps: Vec<Step>,
+) -> Vec<(i64, Option<i64>, bool)> {
+    let (gpu, jit) = device;
+    let mut outputs = vec![Expr::column(0, LONG, true)];
+    if case.kind.has_columns() {
+        outputs.push(Expr::column(RELATION_COLUMNS, LONG, true));
+    }
+    if case.kind == ProbeKind::Mark {
+        outputs.push(Expr {
+            kind: Kind::Matched(1),
+            ty: Type::Bool,
+            nullable: false,
+        });
+    }
+    let collect = Collect { steps, outputs };
+    let pool = PinnedPool::new(gpu, 64 << 20);
+    let run = CollectRun::new(gpu.clone(), jit.clone(), &pool, collect, Arc::default());
+    let mut run = run.unwrap().with_tables(vec![build]);
+    let got = run.collect(&case.probe.batch(case.form)).unwrap();
+    let rows = got.outputs[0].as_primitive::<Int64Type>();
+    let found = (0..got.n_rows).map(|row| {
+        let other = got.outputs.get(1);
+        let build = other.and_then(|array| array.as_primitive_opt::<Int64Type>());
+        let mark = other.and_then(|array| array.as_boolean_opt());
+        let build = build.filter(|array| array.is_valid(row));
+        (
+            rows.value(row),
+            build.map(|array| array.value(row)),
+            mark.is_some_and(|array| array.value(row)),
+        )
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn marks_say_whether_a_row_matched() {
+    let device = device();
+    for form in [Form::Dense, Form::Sparse, Form::Text, Form::Pair] {
+        for (build, residual) in [(side(70, 40, true, 5), true), (unique_side(31), false)] {
+            let case = Case {
+                probe: side(301, 50, true, 1),
+                build,
+                form,
+                kind: ProbeKind::Mark,
+                null_equal: false,
+                residual,
+                below: None,
+            };
+            let any = Case {
+                kind: ProbeKind::IfAny,
+                probe: case.probe.clone(),
+                build: case.build.clone(),
+                ..case
+            };
+            let matched = any.expected();
+            let expected: Vec<_> = (0..301)
+                .map(|row| (row, None, matched.contains(&(row, None))))
+                .collect();
+            let got = probed(&device, &case, case.table(&device), case.steps());
+            assert_eq!(got, expected, "{form:?} residual {residual}");
+        }
+    }
+}
+
+#[test]
+fn without_keys_every_pair_is_looked_at() {
+    let device = device();
+    let (gpu, jit) = &device;
+    let kinds = [
+        ProbeKind::Matches,
+        ProbeKind::MatchesOrNull,
+        ProbeKind::Mark,
+        ProbeKind::IfAny,
+        ProbeKind::IfNone,
+    ];
+    for (n, n_build) in [(0, 3), (5, 0), (33, 1), (300, 41)] {
+        for kind in kinds {
+            for residual in [false, true] {
+                let case = Case {
+                    probe: side(n, 50, true, 1),
+                    build: side(n_build, 50, true, 5),
+                    form: Form::Dense,
+                    kind,
+                    null_equal: false,
+                    residual,
+                    below: None,
+                };
+                let mut expected = Vec::new();
+                for (row, value) in case.probe.values.iter().enumerate() {
+                    let passes = |at: &usize| !residual || *value < case.build.values[*at];
+                    let all: Vec<usize> = (0..n_build).filter(passes).collect();
+                    let row = row as i64;
+                    match kind {
+                        ProbeKind::Mark => expected.push((row, None, !all.is_empty())),
+                        ProbeKind::IfAny if all.is_empty() => {}
+                        ProbeKind::IfNone if !all.is_empty() => {}
+                        ProbeKind::IfAny | ProbeKind::IfNone => expected.push((row, None, false)),
+                        ProbeKind::MatchesOrNull if all.is_empty() => {
+                            expected.push((row, None, false));
+                        }
+                        _ => expected.extend(all.iter().map(|at| (row, Some(*at as i64), false))),
+                    }
+                }
+                expected.sort_unstable();
+                let batch = case.build.batch(case.form);
+                let pool = PinnedPool::new(gpu, 64 << 20);
+                let loader = Loader::new(gpu, &pool, vec![0, 1], Arc::default()).unwrap();
+                let chunk = loader.upload(&loader.stage(&batch).unwrap()).unwrap();
+                let build = Build {
+                    filter: None,
+                    keys: Vec::new(),
+                };
+                let (table, _) = JoinTable::build(gpu, jit, &build, Arc::new(chunk)).unwrap();
+                let steps = case.steps().into_iter().map(|step| match step {
+                    Step::Probe(probe) => Step::Probe(Probe {
+                        keys: Vec::new(),
+                        ..probe
+                    }),
+                    other => other,
+                });
+                let got = probed(&device, &case, table, steps.collect());
+                assert_eq!(got, expected, "{n} with {n_build}, {kind:?}, {residual}");
+            }
+        }
+    }
+}
+
 /// One row that matches all: each thread writes many rows.
 #[test]
 fn one_key_that_every_row_has() {

@@ -245,6 +245,8 @@ struct WideExtreme {
 using MinI128 = WideExtreme<false>;
 using MaxI128 = WideExtreme<true>;
 
+#include "table/moments.h"
+
 // Adds up the lanes' copies without memory traffic, then one lane merges the sum: a
 // warp of lanes that all hit one word with atomics would take turns instead.
 template <class A>

@@ -43,3 +43,29 @@ WL_DEVICE u64* find_or_insert(const GroupTableRef& table, const u64 (&key)[KeyWo
     if (same) return row;
   }
 }
+
+// Whether no thread had this key before; it is in the set afterwards. A set is a table of
+// groups without states.
+template <u32 KeyWords>
+WL_DEVICE bool insert_new(const GroupTableRef& set, const u64 (&key)[KeyWords]) {
+  for (u64 at = hash_key(key, KeyWords) & set.mask;; at = (at + 1) & set.mask) {
+    u32 slot = load_acquire(set.slots + at);
+    if (slot == 0) {
+      slot = atomic_cas_u32(set.slots + at, 0, 1);
+      if (slot == 0) {
+        const u32 number = atomic_add_u32(set.n_groups, 1);
+        u64* const row = set.rows + static_cast<u64>(number) * KeyWords;
+        WL_UNROLL
+        for (u32 w = 0; w < KeyWords; ++w) row[w] = key[w];
+        store_release(set.slots + at, number + 2);
+        return true;
+      }
+    }
+    while (slot == 1) slot = load_acquire(set.slots + at);
+    const u64* const row = set.rows + static_cast<u64>(slot - 2) * KeyWords;
+    bool same = true;
+    WL_UNROLL
+    for (u32 w = 0; w < KeyWords; ++w) same = same && row[w] == key[w];
+    if (same) return false;
+  }
+}

@@ -28,6 +28,16 @@ WL_DEVICE f64 float_of_ordered(u64 word) {
   return float_of((word >> 63) != 0 ? word ^ (1ULL << 63) : ~word);
 }
 
+// A variance, or its root, of the values that went in. One value has no variance as a
+// sample.
+template <bool IsSample, bool IsRoot>
+WL_DEVICE Opt<f64> spread(const u64* words) {
+  const u64 n = words[0], divisor = IsSample && n > 0 ? n - 1 : n;
+  if (divisor == 0) return null<f64>();
+  const f64 variance = float_of(words[2]) / static_cast<f64>(divisor);
+  return some(IsRoot ? sqrt_of(variance) : variance);
+}
+
 // A value that is there only when rows went in.
 template <class T>
 WL_DEVICE Opt<T> if_rows(u64 n_rows, T value) {

@@ -14,8 +14,9 @@ static constexpr u32 NO_ROW = ~0u;
 struct JoinTableRef {
   u32* heads;
   u32* next;
-  u64 n_buckets;  // of a hashed table a power of two
+  u64 n_buckets;  // of a hashed table a power of two; without keys the relation's rows
   i64 min;        // of a dense table the key of bucket 0
+  u8* matched;    // a byte a row that a full join sets, or null
 };
 
 // What is told to the host when the table is complete.
@@ -72,6 +73,12 @@ WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 
   if (other != NO_ROW) facts->has_duplicates = 1;
 }
 
+// Keeps that a row was matched. Whoever reads it does so in a later launch; the check
+// keeps rows that many others match from being written by all of those.
+WL_DEVICE void mark_matched(const JoinTableRef& table, u32 row) {
+  if (load_relaxed(table.matched + row) == 0) store_relaxed(table.matched + row, u8{1});
+}
+
 // The rows of a bucket that match, one after another; with OrNull, NO_ROW once when
 // none does. Unique says that a bucket has one row at most.
 template <bool Unique, bool OrNull>
@@ -104,4 +111,47 @@ WL_DEVICE bool any_match(const JoinTableRef& table, u32 first, IsMatch is_match)
     if (is_match(row)) return true;
   }
   return false;
+}
+
+// A row of the bucket that matches, or NO_ROW.
+template <bool Unique, class IsMatch>
+WL_DEVICE u32 any_match_of(const JoinTableRef& table, u32 first, IsMatch is_match) {
+  for (u32 row = first; row != NO_ROW; row = Unique ? NO_ROW : table.next[row]) {
+    if (is_match(row)) return row;
+  }
+  return NO_ROW;
+}
+
+// Without keys: all rows of the relation that match, one after another; with OrNull, NO_ROW
+// once when none does.
+template <bool OrNull>
+struct AllMatches {
+  u32 row;
+  u32 candidate;
+  bool any;
+
+  template <class IsMatch>
+  WL_MEMBER bool next(const JoinTableRef& table, IsMatch is_match) {
+    while (candidate < table.n_buckets) {
+      const u32 at = candidate++;
+      if (is_match(at)) {
+        row = at;
+        any = true;
+        return true;
+      }
+    }
+    if (!OrNull || any) return false;
+    row = NO_ROW;
+    any = true;
+    return true;
+  }
+};
+
+// Without keys: a row that matches, or NO_ROW.
+template <class IsMatch>
+WL_DEVICE u32 any_match_of_all(const JoinTableRef& table, IsMatch is_match) {
+  for (u32 row = 0; row < table.n_buckets; ++row) {
+    if (is_match(row)) return row;
+  }
+  return NO_ROW;
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::distinct::Sets;
 use super::emit::{Emitter, Value, ValueRegister};
 use super::error::Unsupported;
 use crate::ir::{Call, Expr, Function, Range, Register, Type};
@@ -21,6 +22,7 @@ pub enum AccumulatorKind {
     Max,
     MinI128,
     MaxI128,
+    Moments,
 }
 
 impl AccumulatorKind {
@@ -29,6 +31,7 @@ impl AccumulatorKind {
         match self {
             AccumulatorKind::SumI128 => 2,
             AccumulatorKind::SumI192 | AccumulatorKind::MinI128 | AccumulatorKind::MaxI128 => 3,
+            AccumulatorKind::Moments => 4,
             _ => 1,
         }
     }
@@ -52,6 +55,7 @@ impl AccumulatorKind {
             AccumulatorKind::Max => "Max",
             AccumulatorKind::MinI128 => "MinI128",
             AccumulatorKind::MaxI128 => "MaxI128",
+            AccumulatorKind::Moments => "Moments",
         }
     }
 }
@@ -98,6 +102,8 @@ pub(super) struct Accumulators {
     n_words: usize,
     /// What is already accumulated: the same sum is kept once.
     known: HashMap<(AccumulatorKind, Option<Expr>, Option<Expr>), Slot>,
+    /// What calls with DISTINCT have seen.
+    sets: Sets,
 }
 
 impl Accumulators {
@@ -107,7 +113,21 @@ impl Accumulators {
             slots: Vec::new(),
             n_words: 0,
             known: HashMap::new(),
+            sets: Sets::default(),
         }
+    }
+
+    /// The same for groups of these keys, which calls with DISTINCT have to know.
+    pub(super) fn with_keys(self, keys: &[Expr]) -> Accumulators {
+        Accumulators {
+            sets: Sets::of_groups(keys),
+            ..self
+        }
+    }
+
+    /// Words of a member of each set that calls with DISTINCT keep.
+    pub(super) fn sets(&self) -> &[usize] {
+        self.sets.n_words()
     }
 
     pub(super) fn n_words(&self) -> usize {
@@ -135,14 +155,19 @@ impl Accumulators {
         if let Some(slot) = self.known.get(&key) {
             return (*slot, false);
         }
+        let slot = self.new_slot(kind);
+        self.known.insert(key, slot);
+        (slot, true)
+    }
+
+    fn new_slot(&mut self, kind: AccumulatorKind) -> Slot {
         let slot = Slot {
             kind,
             at: self.n_words,
         };
         self.n_words += kind.words();
         self.slots.push(slot);
-        self.known.insert(key, slot);
-        (slot, true)
+        slot
     }
 
     /// Emits the updates of one call, inside a block that tests its filter.
@@ -178,6 +203,9 @@ impl Accumulators {
                 register: None,
             });
         };
+        if call.function.is_distinct() {
+            return self.emit_distinct(emitter, call.function, arg);
+        }
         let value = emitter.emit(arg)?;
         let mut updates = Vec::new();
         // Whether a row can stay out is a matter of the schema, not of this chunk.
@@ -226,6 +254,42 @@ impl Accumulators {
         })
     }
 
+    /// Emits a call that takes one of equal values. Its states are its own: what another
+    /// call with the same argument counts is not what this one does.
+    fn emit_distinct(
+        &mut self,
+        emitter: &mut Emitter,
+        function: Function,
+        arg: &Expr,
+    ) -> Result<CallState, Unsupported> {
+        let value = emitter.emit(arg)?;
+        if value.nullable {
+            emitter.open(&format!("if (is_valid({}))", value.text));
+        }
+        self.sets.open(emitter, arg)?;
+        let rows = self.new_slot(AccumulatorKind::Count);
+        emitter.line(&format!("Count::update(words, {});", rows.at));
+        let slot = match function {
+            Function::CountDistinct => rows,
+            _ => {
+                let kind = self.kind(Function::Sum, arg, &value)?;
+                let slot = self.new_slot(kind);
+                let (name, at, text) = (kind.name(), slot.at, &value.text);
+                emitter.line(&format!("{name}::update(words, {at}, value_of({text}));"));
+                slot
+            }
+        };
+        emitter.close();
+        if value.nullable {
+            emitter.close();
+        }
+        Ok(CallState {
+            value: slot,
+            rows: Some(rows),
+            register: Some(value.register),
+        })
+    }
+
     fn kind(
         &self,
         function: Function,
@@ -235,6 +299,9 @@ impl Accumulators {
         Ok(match (function, value.register) {
             (Function::Sum, ValueRegister::Integer(_, range)) => self.sum_kind(arg.ty, range),
             (Function::Sum, ValueRegister::F32 | ValueRegister::F64) => AccumulatorKind::SumF64,
+            (Function::Moments, ValueRegister::F32 | ValueRegister::F64) => {
+                AccumulatorKind::Moments
+            }
             (Function::Min | Function::Max, ValueRegister::Text) => {
                 return Err(Unsupported::expression("min or max of text"));
             }
@@ -243,7 +310,7 @@ impl Accumulators {
             (Function::Max, _) if self.is_wide(arg.ty, &value.register) => AccumulatorKind::MaxI128,
             (Function::Min, _) => AccumulatorKind::Min,
             (Function::Max, _) => AccumulatorKind::Max,
-            (_, register) => {
+            (function, register) => {
                 return Err(Unsupported::expression(format!(
                     "{function:?} of {}",
                     register.name()

@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 
 use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
+use super::distinct::set_fields;
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
 use super::phases::Phases;
@@ -71,6 +72,9 @@ pub struct AggregateKernel {
     pub calls: Vec<CallState>,
     /// Bytes of dynamic shared memory for a block of `threads` threads.
     pub shared_words_per_thread: usize,
+    /// Words of a member of each set that calls with DISTINCT keep. A kernel that has any
+    /// takes the rows from `begin` on, so that the sets need no room for all rows at once.
+    pub sets: Vec<usize>,
 }
 
 impl AggregateKernel {
@@ -101,7 +105,7 @@ pub fn generate(
         .try_fold(1usize, |n, key| n.checked_mul(key.n_codes()))
         .ok_or_else(too_many_groups)?;
 
-    let mut accumulators = Accumulators::new(Lifetime::Chunk(rows_max));
+    let mut accumulators = Accumulators::new(Lifetime::Chunk(rows_max)).with_keys(&aggregate.keys);
     accumulators.count_rows(&mut emitter);
     let mut calls = Vec::new();
     for call in &aggregate.calls {
@@ -125,11 +129,17 @@ pub fn generate(
         keys,
         n_groups,
         n_words,
+        sets: accumulators.sets().to_vec(),
         slots: accumulators.into_slots(),
         calls,
         shared_words_per_thread: if in_registers { 0 } else { n_groups * n_words },
     };
-    let rows = phases.finish(&mut emitter, "0");
+    let begin = if kernel.sets.is_empty() {
+        "0"
+    } else {
+        "p.begin"
+    };
+    let rows = phases.finish(&mut emitter, begin);
     (kernel.name, kernel.text) = named(
         "aggregate",
         &kernel_text(&kernel, tables.len(), columns, &rows),
@@ -211,6 +221,10 @@ fn kernel_text(
         merge_device.push_str(&format!("    {kind}::merge(device, {at}, block + {at});\n"));
     }
     let (groups, words) = (kernel.n_groups, kernel.n_words);
+    let mut sets = set_fields(&kernel.sets);
+    if !sets.is_empty() {
+        sets.insert_str(0, "  alignas(16) u64 begin;\n");
+    }
     let own = if kernel.shared_words_per_thread == 0 {
         format!("  u64 registers[{words}];\n  const OwnWords own{{registers, 1, {words}}};\n")
     } else {
@@ -230,6 +244,7 @@ fn kernel_text(
 #include "table/accumulators.h"
 #include "table/groups.h"
 #include "table/hash.h"
+#include "table/group_table.h"
 #include "table/join_table.h"
 #include "rows/queue.h"
 
@@ -237,7 +252,7 @@ struct Params {{
   alignas(16) u64 n_rows;
   alignas(16) u64* first_fault;
   alignas(16) u64* state;
-{fields}}};
+{sets}{fields}}};
 
 WL_DEVICE u64 initial_word(u32 at) {{
   switch (at) {{

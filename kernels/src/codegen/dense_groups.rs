@@ -50,6 +50,9 @@ pub fn generate_dense(
     let [key] = aggregate.keys.as_slice() else {
         return Err(Unsupported::expression("dense groups of several keys"));
     };
+    if aggregate.has_distinct() {
+        return Err(Unsupported::expression("DISTINCT over dense groups"));
+    }
     let used = aggregate.columns();
     let mut emitter = Emitter::new(columns.clone());
     let steps = &aggregate.steps;

@@ -313,6 +313,10 @@ impl Emitter {
                 negated,
             } => self.in_list(arg, items, *negated),
             Kind::Text(op, args) => self.text(*op, args),
+            Kind::Matched(relation) => {
+                let call = format!("r{relation} != NO_ROW");
+                Ok(self.define(ValueRegister::Bool, false, &call))
+            }
             Kind::Extract(part, arg) => self.extract(*part, arg),
             Kind::Truncate(part, arg) => self.truncate(*part, arg, expr.ty),
             Kind::Cast { try_cast: true, .. } | Kind::AddMonths(..) => {

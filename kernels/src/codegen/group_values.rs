@@ -12,7 +12,7 @@ use super::error::Unsupported;
 use super::many_groups::KeyWords;
 use super::rows::{OutputShape, ROWS_BLOCK_THREADS};
 use super::tile::named;
-use crate::ir::{Function, Range, Register, Type};
+use crate::ir::{Function, Range, Register, Spread, Type};
 
 /// What one column of the groups is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,6 +34,13 @@ pub enum GroupOutput {
         count: usize,
         /// Digits after the point of the sum.
         scale: i8,
+    },
+    /// A variance of what a call has the moments of.
+    Spread {
+        /// The call.
+        call: usize,
+        /// What is made of the moments.
+        spread: Spread,
     },
 }
 
@@ -96,6 +103,7 @@ pub fn generate_group_values(
             GroupOutput::Average { sum, count, scale } => {
                 average(&layout, *sum, *count, *scale, *ty)?
             }
+            GroupOutput::Spread { call, spread } => spread_value(&layout, *call, *spread, *ty)?,
         };
         let stored = shape.stored();
         let _ = writeln!(body, "    store<{stored}>(p.o{index}, to, {value});");
@@ -213,7 +221,7 @@ fn call_value(
 ) -> Result<(OutputShape, String), Unsupported> {
     let state = &layout.calls[call];
     let register = full_register(ty)?;
-    if layout.functions[call] == Function::Count {
+    if layout.functions[call].is_count() {
         let value = format!("static_cast<i64>(state[{}])", state.value.at);
         return Ok((
             OutputShape {
@@ -296,6 +304,27 @@ fn average(
     Ok(if_rows(register, Some(rows), value))
 }
 
+fn spread_value(
+    layout: &GroupLayout<'_>,
+    call: usize,
+    spread: Spread,
+    ty: Type,
+) -> Result<(OutputShape, String), Unsupported> {
+    let slot = layout.calls[call].value;
+    if slot.kind != AccumulatorKind::Moments || ty != Type::Float64 {
+        return Err(Unsupported::expression(format!("a variance as {ty}")));
+    }
+    let shape = OutputShape {
+        register: full_register(ty)?,
+        nullable: true,
+    };
+    let (is_sample, is_root, at) = (spread.is_sample, spread.is_root, slot.at);
+    Ok((
+        shape,
+        format!("spread<{is_sample}, {is_root}>(state + {at})"),
+    ))
+}
+
 fn if_rows(register: ValueRegister, rows: Option<Slot>, value: String) -> (OutputShape, String) {
     let shape = OutputShape {
         register,
@@ -331,7 +360,7 @@ fn integer(slot: Slot, register: Option<ValueRegister>, ty: Type) -> Result<Stri
         AccumulatorKind::MinI128 | AccumulatorKind::MaxI128 => {
             format!("wide_of_ordered(state + {at})")
         }
-        AccumulatorKind::SumF64 => {
+        AccumulatorKind::SumF64 | AccumulatorKind::Moments => {
             return Err(Unsupported::expression("a sum of floats as an integer"));
         }
     })

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::aggregate::BLOCK_THREADS;
+use super::distinct::set_fields;
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
 use super::phases::Phases;
@@ -53,6 +54,8 @@ pub struct ManyGroupsKernel {
     pub slots: Vec<Slot>,
     /// How each call is read back.
     pub calls: Vec<CallState>,
+    /// Words of a member of each set that calls with DISTINCT keep.
+    pub sets: Vec<usize>,
 }
 
 /// Generates the kernel that adds a chunk with these columns and join tables to a
@@ -73,7 +76,8 @@ pub fn generate_many(
     let mut accumulators = Accumulators::new(match rows_max {
         Some(rows) => Lifetime::Chunk(rows),
         None => Lifetime::Run,
-    });
+    })
+    .with_keys(&aggregate.keys);
     let mut calls = Vec::new();
     for call in &aggregate.calls {
         calls.push(accumulators.emit_call(&mut emitter, call)?);
@@ -87,6 +91,7 @@ pub fn generate_many(
         keys,
         key_words,
         state_words,
+        sets: accumulators.sets().to_vec(),
         slots: accumulators.into_slots(),
         calls,
     };
@@ -97,7 +102,7 @@ pub fn generate_many(
 }
 
 /// The layout of keys: a word of null bits when some key can be null, then the keys.
-fn key_layout(keys: &[Expr]) -> Result<(Vec<KeyWords>, usize), Unsupported> {
+pub(super) fn key_layout(keys: &[Expr]) -> Result<(Vec<KeyWords>, usize), Unsupported> {
     let any_null = keys.iter().any(|key| key.nullable);
     let mut n_words = usize::from(any_null);
     let mut layout = Vec::new();
@@ -132,11 +137,28 @@ fn emit_key(
     layout: &[KeyWords],
     key_words: usize,
 ) -> Result<(), Unsupported> {
+    emit_words(emitter, "key", keys, layout, key_words)?;
+    emitter.line(
+        "u64* const group = find_or_insert<key_words, state_words>(p.table, key, \
+         [](u32 at) { return initial_word(at); });",
+    );
+    emitter.line("const GlobalWords words{group + key_words};");
+    Ok(())
+}
+
+/// Emits the words of these keys as an array of this name.
+pub(super) fn emit_words(
+    emitter: &mut Emitter,
+    name: &str,
+    keys: &[Expr],
+    layout: &[KeyWords],
+    key_words: usize,
+) -> Result<(), Unsupported> {
     let values = keys
         .iter()
         .map(|key| emitter.emit(key))
         .collect::<Result<Vec<_>, _>>()?;
-    emitter.line(&format!("u64 key[{key_words}]{{}};"));
+    emitter.line(&format!("u64 {name}[{key_words}]{{}};"));
     for (value, words) in values.iter().zip(layout) {
         let guarded = value.nullable;
         if guarded {
@@ -145,9 +167,9 @@ fn emit_key(
         let at = words.at;
         if words.n_words == 2 {
             let wide = format!("static_cast<i128>(value_of({}))", value.text);
-            emitter.line(&format!("key[{at}] = static_cast<u64>({wide});"));
+            emitter.line(&format!("{name}[{at}] = static_cast<u64>({wide});"));
             emitter.line(&format!(
-                "key[{}] = static_cast<u64>({wide} >> 64);",
+                "{name}[{}] = static_cast<u64>({wide} >> 64);",
                 at + 1
             ));
         } else {
@@ -157,7 +179,7 @@ fn emit_key(
                 _ => "",
             };
             emitter.line(&format!(
-                "key[{at}] = key_word({narrow}(value_of({})));",
+                "{name}[{at}] = key_word({narrow}(value_of({})));",
                 value.text
             ));
         }
@@ -165,16 +187,11 @@ fn emit_key(
             emitter.close();
             if let Some(bit) = words.null_bit {
                 emitter.open(&format!("if (!is_valid({}))", value.text));
-                emitter.line(&format!("key[0] |= {}ULL;", 1u64 << bit));
+                emitter.line(&format!("{name}[0] |= {}ULL;", 1u64 << bit));
                 emitter.close();
             }
         }
     }
-    emitter.line(
-        "u64* const group = find_or_insert<key_words, state_words>(p.table, key, \
-         [](u32 at) { return initial_word(at); });",
-    );
-    emitter.line("const GlobalWords words{group + key_words};");
     Ok(())
 }
 
@@ -193,6 +210,7 @@ fn kernel_text(
         }
     }
     let (key_words, state_words) = (kernel.key_words, kernel.state_words);
+    let sets = set_fields(&kernel.sets);
     format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
 #include "prelude.h"
@@ -214,7 +232,7 @@ struct Params {{
   alignas(16) u64* first_fault;
   alignas(16) u64 begin;
   alignas(16) GroupTableRef table;
-{fields}}};
+{sets}{fields}}};
 
 static constexpr u32 key_words = {key_words};
 static constexpr u32 state_words = {state_words};

@@ -7,10 +7,12 @@ mod accumulate;
 mod aggregate;
 mod dates;
 mod dense_groups;
+mod distinct;
 mod emit;
 mod error;
 mod group_values;
 mod join_build;
+mod loops;
 mod many_groups;
 mod phases;
 mod rows;
@@ -32,7 +34,7 @@ pub use many_groups::{KeyWords, ManyGroupsKernel, generate_many, rehash_kernel};
 pub use rows::{
     CollectKernel, CollectMode, CountKernel, OutputShape, PACK_TEXT, RADIX_TEXT,
     ROWS_BLOCK_THREADS, SortKeyKernel, check_sort, collect_tile_rows, generate_collect,
-    generate_count, generate_sort_keys, radix_tile_rows,
+    generate_collect_as, generate_count, generate_sort_keys, radix_tile_rows,
 };
 pub use steps::TableShape;
 pub use widest::check_collect;

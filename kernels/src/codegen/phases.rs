@@ -184,17 +184,16 @@ fn split(steps: &[Step], tables: &[TableShape], sink_cost: f64) -> Option<usize>
                     true => PROBE_COST,
                     false => HASHED_PROBE_COST,
                 };
-                let gives_rows =
-                    matches!(probe.kind, ProbeKind::Matches | ProbeKind::MatchesOrNull);
-                if gives_rows && !table.is_unique {
-                    // What follows stands in a loop.
+                let opens_loop = probe.kind.has_columns() && !table.is_unique;
+                if opens_loop || probe.kind == ProbeKind::Mark {
+                    // What follows stands in a loop, or reads more than rows.
                     n_first_max = n_first_max.min(at);
                 }
                 let share = f64::from(table.match_percent) / 100.0;
                 match probe.kind {
                     ProbeKind::Matches | ProbeKind::IfAny => (cost, share),
                     ProbeKind::IfNone | ProbeKind::NotIn => (cost, 1.0 - 0.5 * share),
-                    ProbeKind::MatchesOrNull => (cost, 1.0),
+                    ProbeKind::MatchesOrNull | ProbeKind::Full | ProbeKind::Mark => (cost, 1.0),
                 }
             }
         };

@@ -41,6 +41,22 @@ pub struct OutputShape {
 }
 
 impl OutputShape {
+    /// The shape that holds what either of these does; `None` for other kinds of values.
+    pub fn union(self, other: OutputShape) -> Option<OutputShape> {
+        let register = match (self.register, other.register) {
+            (ValueRegister::Integer(_, a), ValueRegister::Integer(_, b)) => {
+                let range = a.union(b);
+                ValueRegister::Integer(range.register(), range)
+            }
+            (a, b) if a == b => a,
+            _ => return None,
+        };
+        Some(OutputShape {
+            register,
+            nullable: self.nullable || other.nullable,
+        })
+    }
+
     /// The C name of an element: as narrow as the values that are proved.
     pub fn stored(&self) -> &'static str {
         match self.register {
@@ -101,6 +117,26 @@ pub fn generate_collect(
     columns: &HashMap<usize, ColumnShape>,
     tables: &[TableShape],
 ) -> Result<CollectKernel, Unsupported> {
+    generate(collect, columns, tables, None)
+}
+
+/// As [`generate_collect`], with outputs of these shapes, which hold all that is computed:
+/// another kernel writes rows of the same columns.
+pub fn generate_collect_as(
+    collect: &Collect,
+    columns: &HashMap<usize, ColumnShape>,
+    tables: &[TableShape],
+    shapes: &[OutputShape],
+) -> Result<CollectKernel, Unsupported> {
+    generate(collect, columns, tables, Some(shapes))
+}
+
+fn generate(
+    collect: &Collect,
+    columns: &HashMap<usize, ColumnShape>,
+    tables: &[TableShape],
+    shapes: Option<&[OutputShape]>,
+) -> Result<CollectKernel, Unsupported> {
     let drops = |step: &Step| !matches!(step, Step::Lookup { .. });
     let mode = if !collect.steps.iter().any(drops) {
         CollectMode::All
@@ -144,14 +180,20 @@ pub fn generate_collect(
         if value.register == ValueRegister::Text {
             return Err(Unsupported::expression(format!("a computed text ({expr})")));
         }
-        let shape = OutputShape {
+        let own = OutputShape {
             register: value.register,
             nullable: value.nullable,
         };
+        let shape = shapes.and_then(|shapes| shapes.get(index)).copied();
+        let shape = shape.unwrap_or(own);
+        // A value that is always there has a byte too where others may be missing.
+        let text = match shape.nullable && !own.nullable {
+            true => format!("as_opt({})", value.text),
+            false => value.text,
+        };
         emitter.line(&format!(
-            "store<{}>(p.o{index}, to, {});",
-            shape.stored(),
-            value.text
+            "store<{}>(p.o{index}, to, {text});",
+            shape.stored()
         ));
         outputs.push(shape);
     }

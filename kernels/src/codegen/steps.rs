@@ -12,6 +12,7 @@
 
 use super::emit::{Emitter, Value, ValueRegister};
 use super::error::Unsupported;
+use super::loops;
 use crate::ir::{JoinKey, Probe, ProbeKind, Step};
 
 /// How a finished join table is probed.
@@ -94,7 +95,10 @@ fn emit_probe(
             return Err(Unsupported::expression("NOT IN with another condition"));
         }
     }
-    emitter.relation(n, probe.kind == ProbeKind::MatchesOrNull);
+    emitter.relation(n, probe.kind.may_miss());
+    if probe.keys.is_empty() {
+        return loops::emit_all(emitter, probe);
+    }
     let bucket = emit_bucket(
         emitter,
         n,
@@ -115,7 +119,7 @@ fn emit_probe(
         }
     }
     emitter.line(&format!("const u32 first{n} = {first};"));
-    emit_match(emitter, probe, shape)?;
+    emit_match(emitter, probe, !shape.is_dense)?;
 
     let unique = shape.is_unique;
     let leave = emitter.exit().to_string();
@@ -132,6 +136,12 @@ fn emit_probe(
             ));
             Ok(false)
         }
+        ProbeKind::Mark => {
+            emitter.line(&format!(
+                "const u32 r{n} = any_match_of<{unique}>(p.j{n}, first{n}, match{n});"
+            ));
+            Ok(false)
+        }
         ProbeKind::Matches if unique => {
             emitter.line(&format!(
                 "if (first{n} == NO_ROW || !match{n}(first{n})) {leave};"
@@ -139,32 +149,46 @@ fn emit_probe(
             emitter.line(&format!("const u32 r{n} = first{n};"));
             Ok(false)
         }
-        ProbeKind::MatchesOrNull if unique => {
+        ProbeKind::MatchesOrNull | ProbeKind::Full if unique => {
             emitter.line(&format!(
                 "const u32 r{n} = first{n} != NO_ROW && match{n}(first{n}) ? first{n} : NO_ROW;"
             ));
+            emit_mark(emitter, probe);
             Ok(false)
         }
-        ProbeKind::Matches | ProbeKind::MatchesOrNull => {
-            let or_null = probe.kind == ProbeKind::MatchesOrNull;
+        ProbeKind::Matches | ProbeKind::MatchesOrNull | ProbeKind::Full => {
+            let or_null = probe.kind.may_miss();
             emitter.open_loop(&format!(
                 "for (Matches<false, {or_null}> m{n}{{NO_ROW, first{n}, false}}; \
                  m{n}.next(p.j{n}, match{n});)"
             ));
             emitter.line(&format!("const u32 r{n} = m{n}.row;"));
+            emit_mark(emitter, probe);
             Ok(true)
         }
     }
 }
 
+/// Emits, for a full join, that the row of the relation was matched.
+pub(super) fn emit_mark(emitter: &mut Emitter, probe: &Probe) {
+    if probe.kind == ProbeKind::Full {
+        let n = probe.relation;
+        emitter.line(&format!("if (r{n} != NO_ROW) mark_matched(p.j{n}, r{n});"));
+    }
+}
+
 /// The test of a row of the bucket: keys where the bucket alone does not tell, then the
 /// residual.
-fn emit_match(emitter: &mut Emitter, probe: &Probe, shape: TableShape) -> Result<(), Unsupported> {
+pub(super) fn emit_match(
+    emitter: &mut Emitter,
+    probe: &Probe,
+    compares_keys: bool,
+) -> Result<(), Unsupported> {
     let n = probe.relation;
     emitter.open(&format!("const auto match{n} = [&](u32 r{n}) -> bool"));
     emitter.line(&format!("static_cast<void>(r{n});"));
     emitter.push_exit("return false");
-    if !shape.is_dense {
+    if compares_keys {
         for JoinKey { probe, build, .. } in &probe.keys {
             // Null keys that equal nothing are in no bucket, so this is right for both.
             let same = emitter.not_distinct(probe, build)?;

@@ -151,6 +151,19 @@ impl DeviceChunk {
         })
     }
 
+    /// The same rows with one more column. Later work on `stream` waits for all of them.
+    pub(crate) fn with_column(
+        &self,
+        stream: &Stream,
+        index: usize,
+        column: Arc<DeviceColumn>,
+    ) -> Result<DeviceChunk> {
+        self.wait_on(stream)?;
+        let mut columns = self.columns.clone();
+        columns.insert(index, column);
+        DeviceChunk::of_columns(stream, columns, self.n_rows)
+    }
+
     /// Waits until the columns are there.
     pub fn wait(&self) -> Result<()> {
         self.ready.wait()

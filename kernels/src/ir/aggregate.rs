@@ -35,6 +35,25 @@ pub enum Function {
     Sum,
     Min,
     Max,
+    /// What variances of floats are made of: how many, their mean, and the sum of their
+    /// squared distances from it.
+    Moments,
+    /// Of values that are equal only one counts.
+    CountDistinct,
+    /// Of values that are equal only one is added.
+    SumDistinct,
+}
+
+impl Function {
+    /// Whether it counts: it is then 0 and not null where nothing goes in.
+    pub fn is_count(self) -> bool {
+        matches!(self, Function::Count | Function::CountDistinct)
+    }
+
+    /// Whether it takes one of equal values.
+    pub fn is_distinct(self) -> bool {
+        matches!(self, Function::CountDistinct | Function::SumDistinct)
+    }
 }
 
 impl Aggregate {
@@ -50,6 +69,11 @@ impl Aggregate {
             keys: self.keys.iter().map(map).collect(),
             calls: calls.collect(),
         }
+    }
+
+    /// Whether some call takes one of equal values.
+    pub fn has_distinct(&self) -> bool {
+        self.calls.iter().any(|call| call.function.is_distinct())
     }
 
     /// The columns that are read, in order.

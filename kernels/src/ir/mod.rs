@@ -5,11 +5,15 @@
 mod aggregate;
 mod expr;
 mod rows;
+mod spread;
 mod steps;
 mod types;
+mod unmatched;
 
 pub use aggregate::{Aggregate, Call, Function};
 pub use expr::{BinaryOp, DatePart, Expr, Kind, Literal, TextOp, UnaryOp};
 pub use rows::{Collect, Sort, SortKey};
+pub use spread::{Moments, Spread};
 pub use steps::{Build, BuildKey, JoinKey, Probe, ProbeKind, RELATION_COLUMNS, Step, columns_read};
 pub use types::{IntWidth, Range, Register, Type};
+pub use unmatched::MATCHED_COLUMN;

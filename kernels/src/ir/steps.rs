@@ -30,7 +30,7 @@ pub enum Step {
 pub struct Probe {
     /// The relation that is probed. The probes of a pipeline have 1, 2 and so on.
     pub relation: usize,
-    /// What has to be equal.
+    /// What has to be equal; nothing where each row meets every row of the relation.
     pub keys: Vec<JoinKey>,
     /// What else has to be true of a pair of rows.
     pub residual: Option<Expr>,
@@ -54,7 +54,8 @@ pub struct JoinKey {
 pub struct Build {
     /// Rows for which this is not true are not in the table.
     pub filter: Option<Expr>,
-    /// The values that are looked up.
+    /// The values that are looked up. Without any there is no table: every row of the
+    /// relation is looked at, and `filter` has to be part of the probe's residual.
     pub keys: Vec<BuildKey>,
 }
 
@@ -100,6 +101,11 @@ pub enum ProbeKind {
     Matches,
     /// So it does, but once with nulls if it matches none.
     MatchesOrNull,
+    /// So it does, and after all rows come those of the relation that none matched, with
+    /// nulls for everything else. Only as the last step of a collect.
+    Full,
+    /// It goes on once, with whether it matches any: [`Kind::Matched`].
+    Mark,
     /// It goes on if it matches any.
     IfAny,
     /// It goes on if it matches none.
@@ -140,6 +146,11 @@ impl Step {
         }
     }
 
+    /// Whether it is a full join.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Step::Probe(probe) if probe.kind == ProbeKind::Full)
+    }
+
     /// The expressions that the step computes.
     pub fn expressions(&self) -> Vec<&Expr> {
         match self {
@@ -156,7 +167,15 @@ impl Step {
 impl ProbeKind {
     /// Whether the columns of the row that is probed can be read later.
     pub fn has_columns(self) -> bool {
-        matches!(self, ProbeKind::Matches | ProbeKind::MatchesOrNull)
+        matches!(
+            self,
+            ProbeKind::Matches | ProbeKind::MatchesOrNull | ProbeKind::Full
+        )
+    }
+
+    /// Whether the row that is probed may be missing: its columns are then null.
+    pub fn may_miss(self) -> bool {
+        matches!(self, ProbeKind::MatchesOrNull | ProbeKind::Full)
     }
 }
 
@@ -167,7 +186,7 @@ impl Expr {
         let map = |e: &Expr| e.map_leaves(leaf);
         let shared = |e: &Arc<Expr>| Arc::new(e.map_leaves(leaf));
         let kind = match &self.kind {
-            Kind::Column(_) | Kind::Literal(_) => return leaf(self),
+            Kind::Column(_) | Kind::Literal(_) | Kind::Matched(_) => return leaf(self),
             Kind::Unary(op, a) => Kind::Unary(*op, shared(a)),
             Kind::Binary(op, a, b) => Kind::Binary(*op, shared(a), shared(b)),
             Kind::Cast { arg, try_cast } => Kind::Cast {

@@ -19,6 +19,7 @@ pub fn headers() -> &'static [Header] {
         "thread/memory.h",
         "thread/text.h",
         "table/accumulators.h",
+        "table/moments.h",
         "table/groups.h",
         "table/hash.h",
         "table/group_table.h",

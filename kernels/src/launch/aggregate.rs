@@ -8,6 +8,7 @@ use arrow::array::RecordBatch;
 use super::context::{Context, RunCounts};
 use super::count;
 use super::dense_groups::{DenseGroups, dense_key, key_range, starts_as_zero};
+use super::distinct::DistinctSets;
 use super::few_groups;
 use super::join::JoinTable;
 use super::loader::Loader;
@@ -18,7 +19,7 @@ use crate::codegen::{self, GroupOutput, Unsupported};
 use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, PinnedPool};
-use crate::ir::{Aggregate, Function, Kind, Range, Type};
+use crate::ir::{Aggregate, Function, Kind, Range, Step, Type};
 use crate::jit::Jit;
 
 /// One aggregate over any number of chunks of the same columns.
@@ -35,6 +36,8 @@ pub struct AggregateRun {
     totals: Totals,
     table: Option<GroupTable>,
     dense: Option<DenseGroups>,
+    /// What calls with DISTINCT have seen.
+    sets: DistinctSets,
     joined: Vec<JoinTable>,
     /// Of keys that are plain columns, the interval of their values so far.
     key_ranges: Vec<Option<Range>>,
@@ -52,6 +55,9 @@ impl AggregateRun {
         aggregate: Aggregate,
         known: Arc<HashMap<usize, Range>>,
     ) -> Result<AggregateRun> {
+        if aggregate.steps.iter().any(Step::is_full) {
+            return Err(Error::Unsupported("a full join inside an aggregate".into()));
+        }
         let columns = source_columns(aggregate.columns());
         let loader = Loader::new(&gpu, pool, columns, known)?;
         let totals = Totals::new(functions(&aggregate));
@@ -62,6 +68,7 @@ impl AggregateRun {
             totals,
             table: None,
             dense: None,
+            sets: DistinctSets::default(),
             joined: Vec::new(),
             key_ranges: Vec::new(),
             first_rows: FIRST_ROWS,
@@ -132,7 +139,7 @@ impl AggregateRun {
             source: chunk,
             tables: &self.joined,
         };
-        if key_range(&self.aggregate, &rows).is_none() {
+        if self.aggregate.has_distinct() || key_range(&self.aggregate, &rows).is_none() {
             return Ok(false);
         }
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
@@ -165,7 +172,15 @@ impl AggregateRun {
             Err(reason) if reason.code == codegen::TOO_MANY_GROUPS => return Ok(false),
             Err(reason) => return Err(unsupported(reason)),
         };
-        let words = few_groups::launch(&mut self.context, &kernel, &rows)?;
+        let rows_through = match rows.may_expand() && !kernel.sets.is_empty() {
+            true => {
+                let steps = &self.aggregate.steps;
+                Some(count::rows_through(&mut self.context, steps, &rows)?)
+            }
+            false => None,
+        };
+        let (context, sets) = (&mut self.context, &mut self.sets);
+        let words = few_groups::launch(context, &kernel, &rows, sets, rows_through)?;
         self.totals.add_chunk(&kernel, &words)?;
         self.last_kernel = Some(kernel.name);
         Ok(true)
@@ -185,11 +200,12 @@ impl AggregateRun {
         } else {
             chunk.n_rows
         };
-        let mut table = match self.table.take() {
+        let table = match &mut self.table {
             Some(table) => table,
-            None => GroupTable::new(&self.context, &kernel, self.first_rows)?,
+            none => none.insert(GroupTable::new(&self.context, &kernel, self.first_rows)?),
         };
-        table.add(&mut self.context, &kernel, &rows, rows_max)?;
+        let (context, sets) = (&mut self.context, &mut self.sets);
+        table.add(context, &kernel, &rows, rows_max, sets)?;
         let ranges = self.aggregate.keys.iter().map(|key| match key.kind {
             Kind::Column(index) => rows.column(index).ok()?.range,
             _ => None,
@@ -201,7 +217,6 @@ impl AggregateRun {
                 both.map(|(a, b)| Some((*a)?.union(b?))).collect()
             }
         };
-        self.table = Some(table);
         self.last_kernel = Some(kernel.name);
         Ok(())
     }

@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 
 use super::context::{Context, RunCounts};
 use super::count;
+use super::full_join;
 use super::join::JoinTable;
 use super::loader::Loader;
 use super::output::WrittenOutput;
@@ -18,7 +19,7 @@ use crate::codegen::{
 use crate::columns::{DeviceChunk, WrittenColumn, read_column, unstage};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Gpu, PinnedPool};
-use crate::ir::{Collect, Range};
+use crate::ir::{Collect, Range, Step};
 use crate::jit::Jit;
 
 /// The rows of one chunk that passed, on the host.
@@ -45,11 +46,11 @@ pub struct CollectRun {
 }
 
 /// What a kernel wrote, still on the device.
-struct Written {
-    n_rows: usize,
+pub(super) struct Written {
+    pub(super) n_rows: usize,
     /// Numbers of rows, when rows were left out.
-    rows: Option<DeviceBuffer>,
-    outputs: Vec<WrittenOutput>,
+    pub(super) rows: Option<DeviceBuffer>,
+    pub(super) outputs: Vec<WrittenOutput>,
 }
 
 impl CollectRun {
@@ -62,6 +63,10 @@ impl CollectRun {
         collect: Collect,
         known: Arc<HashMap<usize, Range>>,
     ) -> Result<CollectRun> {
+        let n_before = collect.steps.len().saturating_sub(1);
+        if collect.steps[..n_before].iter().any(Step::is_full) {
+            return Err(Error::Unsupported("steps after a full join".into()));
+        }
         let columns = source_columns(collect.columns());
         let loader = Loader::new(&gpu, pool, columns, known)?;
         Ok(CollectRun {
@@ -77,6 +82,17 @@ impl CollectRun {
     pub fn with_tables(mut self, tables: Vec<JoinTable>) -> CollectRun {
         self.tables = tables;
         self
+    }
+
+    /// Makes room for the marks of a full join, new for every chunk that is run.
+    fn mark_tables(&mut self) -> Result<()> {
+        let Some(at) = self.collect.full_relation().and_then(|n| n.checked_sub(1)) else {
+            return Ok(());
+        };
+        match self.tables.get_mut(at) {
+            Some(table) => table.keep_matches(&self.context.stream),
+            None => Ok(()),
+        }
     }
 
     /// The rows of one record batch that pass.
@@ -124,6 +140,7 @@ impl CollectRun {
         if u32::try_from(chunk.n_rows).is_err() {
             return Err(Error::Unsupported("a chunk of more than 2^32 rows".into()));
         }
+        self.mark_tables()?;
         let context = &mut self.context;
         chunk.wait_on(&context.stream)?;
         let rows = Relations {
@@ -132,7 +149,10 @@ impl CollectRun {
         };
         let kernel = generate_collect(&self.collect, &rows.shapes(), &rows.table_shapes())
             .map_err(unsupported)?;
-        let written = launch(context, &self.collect, &kernel, &rows)?;
+        let (written, kernel) = match self.collect.full_relation() {
+            Some(relation) => full_join::run(context, &self.collect, kernel, &rows, relation)?,
+            None => (launch(context, &self.collect, &kernel, &rows)?, kernel),
+        };
         context.counts.rows += chunk.n_rows as u64;
         context.counts.chunks += 1;
         self.last_kernel = Some(kernel.name);
@@ -177,14 +197,33 @@ fn launch(
     kernel: &CollectKernel,
     rows: &Relations<'_>,
 ) -> Result<Written> {
-    let entry = context.kernel(&kernel.name, &kernel.text)?;
     let n_rows = rows.n_rows();
-    let n_tiles = n_rows.div_ceil(collect_tile_rows(context.rows_threads()));
     let capacity = match kernel.mode {
         CollectMode::All | CollectMode::Filtered => n_rows,
         CollectMode::Expanded => count::rows_through(context, &collect.steps, rows)?,
     };
+    let mut references = ParameterBytes::default();
+    let outputs = WrittenOutput::allocate(context, &kernel.outputs, capacity, &mut references)?;
+    let (n_kept, numbers) = write(context, kernel, rows, &references)?;
+    let n_written = n_kept.unwrap_or(capacity);
+    Ok(Written {
+        n_rows: n_written,
+        rows: numbers.filter(|_| n_written < n_rows),
+        outputs,
+    })
+}
 
+/// Runs a kernel that writes into these outputs. Of one that leaves rows out: how many it
+/// wrote, and their numbers.
+pub(super) fn write(
+    context: &mut Context,
+    kernel: &CollectKernel,
+    rows: &Relations<'_>,
+    outputs: &ParameterBytes,
+) -> Result<(Option<usize>, Option<DeviceBuffer>)> {
+    let entry = context.kernel(&kernel.name, &kernel.text)?;
+    let n_rows = rows.n_rows();
+    let n_tiles = n_rows.div_ceil(collect_tile_rows(context.rows_threads()));
     let (gpu, stream) = (&context.gpu, &context.stream);
     // Behind the tiles' words stands the number of rows that passed.
     let tiles = DeviceBuffer::zeroed(gpu, stream, (n_tiles + 2) * 8)?;
@@ -201,7 +240,7 @@ fn launch(
         params.word(tiles.at(n_kept_at).0);
         params.word(numbers.ptr().0);
     }
-    let outputs = WrittenOutput::allocate(context, &kernel.outputs, capacity, &mut params)?;
+    params.append(outputs);
     rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
     let shape = context.rows_shape(&entry, n_tiles)?;
     // SAFETY: the fields were appended in the order of the generated struct; all
@@ -209,22 +248,17 @@ fn launch(
     // have a place for every row that it writes.
     unsafe { context.run(&entry, shape, &params)? };
 
-    let n_written = match kernel.mode {
-        CollectMode::All | CollectMode::Expanded => capacity,
-        CollectMode::Filtered => tiles
-            .read::<u64>(&context.stream, n_kept_at, 1)?
-            .first()
-            .and_then(|n| usize::try_from(*n).ok())
-            .filter(|n| *n <= n_rows)
-            .ok_or_else(|| Error::Internal("more rows passed than there are".into()))?,
-    };
-    Ok(Written {
-        n_rows: n_written,
-        rows: (filters && n_written < n_rows).then_some(numbers),
-        outputs,
-    })
+    if !filters {
+        return Ok((None, None));
+    }
+    let n_kept = tiles.read::<u64>(&context.stream, n_kept_at, 1)?;
+    let n_kept = n_kept.first().and_then(|n| usize::try_from(*n).ok());
+    match n_kept.filter(|n| *n <= n_rows) {
+        Some(n_kept) => Ok((Some(n_kept), Some(numbers))),
+        None => Err(Error::Internal("more rows passed than there are".into())),
+    }
 }
 
-fn unsupported(reason: Unsupported) -> Error {
+pub(super) fn unsupported(reason: Unsupported) -> Error {
     Error::Unsupported(reason.message)
 }

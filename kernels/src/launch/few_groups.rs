@@ -1,17 +1,23 @@
 //! Launching the kernel that keeps a thread's groups apart.
 
 use super::context::Context;
+use super::distinct::DistinctSets;
+use super::hash_rows::inside_chunk;
+use super::many_groups::FIRST_ROWS;
 use super::parameters::ParameterBytes;
 use super::relations::Relations;
 use crate::codegen::AggregateKernel;
 use crate::error::Result;
 use crate::gpu::DeviceBuffer;
 
-/// Runs the kernel over a chunk and returns the states of all its groups.
+/// Runs the kernel over a chunk and returns the states of all its groups. `rows_through`
+/// counts the rows that come through the steps where some do so several times.
 pub(super) fn launch(
     context: &mut Context,
     kernel: &AggregateKernel,
     rows: &Relations<'_>,
+    sets: &mut DistinctSets,
+    rows_through: Option<usize>,
 ) -> Result<Vec<u64>> {
     let entry = context.kernel(&kernel.name, &kernel.text)?;
     let mut initial = Vec::with_capacity(kernel.n_groups * kernel.n_words);
@@ -21,17 +27,35 @@ pub(super) fn launch(
         }
     }
     let state = DeviceBuffer::from_slice(&context.gpu, &context.stream, &initial)?;
-    let mut params = ParameterBytes::default();
-    params.word(rows.n_rows() as u64);
-    params.word(context.fault_address());
-    params.word(state.ptr().0);
-    rows.push(&mut params, context, &kernel.columns, &kernel.parameters)?;
-    let shape = context.shape(&entry, rows.n_rows(), |threads| {
-        kernel.shared_bytes(threads)
-    })?;
-    // SAFETY: the fields were appended in the order of the generated struct; state and
-    // rows outlive the call, which waits for the kernel.
-    unsafe { context.run(&entry, shape, &params)? };
+    let mut head = ParameterBytes::default();
+    rows.push(&mut head, context, &kernel.columns, &kernel.parameters)?;
+    sets.start(context, &kernel.sets)?;
+    let (n_rows, mut begin) = (rows.n_rows(), 0);
+    while begin < n_rows {
+        let left = n_rows - begin;
+        // Each row may be new to every set, and sets grow only between launches.
+        let n_now = match (kernel.sets.is_empty(), rows_through) {
+            (true, _) => Ok(left),
+            (false, Some(_)) => sets.make_room(context, left, rows_through),
+            (false, None) => sets.make_room(context, left.min(FIRST_ROWS), None),
+        };
+        let n_now = n_now.map_err(|error| inside_chunk(error, begin))?;
+        let mut params = ParameterBytes::default();
+        params.word((begin + n_now) as u64);
+        params.word(context.fault_address());
+        params.word(state.ptr().0);
+        if !kernel.sets.is_empty() {
+            params.word(begin as u64);
+        }
+        sets.push_references(&mut params);
+        params.append(&head);
+        let shape = context.shape(&entry, n_now, |threads| kernel.shared_bytes(threads))?;
+        // SAFETY: the fields were appended in the order of the generated struct; state,
+        // sets and rows outlive the call, which waits for the kernel.
+        unsafe { context.run(&entry, shape, &params)? };
+        sets.read_lens(context)?;
+        begin += n_now;
+    }
     let words: Vec<u64> = state.to_vec(&context.stream)?;
     context.counts.bytes_to_host += words.len() as u64 * 8;
     Ok(words)

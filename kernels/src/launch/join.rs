@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::context::Context;
 use super::parameters::ParameterBytes;
 use super::relations::Relations;
-use crate::codegen::{TableShape, Unsupported, ValueRegister, generate_build};
-use crate::columns::DeviceChunk;
+use crate::codegen::{ColumnShape, TableShape, Unsupported, ValueRegister, generate_build};
+use crate::columns::{DeviceChunk, DeviceColumn};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceBuffer, Gpu};
-use crate::ir::{Build, Kind, Range};
+use crate::gpu::{DeviceBuffer, Gpu, Stream};
+use crate::ir::{Build, Expr, Kind, Range};
 use crate::jit::Jit;
 use crate::launch::RunCounts;
 
@@ -29,6 +29,10 @@ pub struct JoinTable {
     n_buckets: u64,
     min: i64,
     shape: TableShape,
+    /// Rows for which this is not true are not in it.
+    filter: Option<Expr>,
+    /// A byte a row that a full join sets for those that were matched.
+    matched: Option<Arc<DeviceColumn>>,
 }
 
 impl JoinTable {
@@ -47,6 +51,8 @@ impl JoinTable {
                 has_null_keys: false,
                 match_percent: 100,
             },
+            filter: None,
+            matched: None,
         })
     }
 
@@ -66,6 +72,21 @@ impl JoinTable {
             return Err(Error::Unsupported(format!(
                 "a join with {n_rows} rows on the side that is looked up"
             )));
+        }
+        if build.keys.is_empty() {
+            let all = JoinTable {
+                n_buckets: n_rows as u64,
+                shape: TableShape {
+                    is_dense: true,
+                    is_unique: n_rows <= 1,
+                    is_empty: n_rows == 0,
+                    has_null_keys: false,
+                    match_percent: 100,
+                },
+                filter: build.filter.clone(),
+                ..JoinTable::of_rows(gpu, rows)?
+            };
+            return Ok((all, context.counts));
         }
         let dense = dense_range(build, &rows);
         let (n_buckets, min) = match dense {
@@ -88,6 +109,8 @@ impl JoinTable {
                 has_null_keys: false,
                 match_percent: 100,
             },
+            filter: build.filter.clone(),
+            matched: None,
         };
         if n_rows > 0 {
             let [duplicates, null_keys, n_inserted] = table.fill(&mut context, build)?;
@@ -152,6 +175,9 @@ impl JoinTable {
 
     /// Bytes that a table of these rows will take at most.
     pub fn bytes_wanted(build: &Build, rows: &DeviceChunk) -> usize {
+        if build.keys.is_empty() {
+            return 0;
+        }
         let n_buckets = match dense_range(build, rows) {
             Some((_, n_buckets)) => n_buckets as usize,
             None => (2 * rows.n_rows).next_power_of_two().max(2),
@@ -159,9 +185,33 @@ impl JoinTable {
         (n_buckets + rows.n_rows) * size_of::<u32>()
     }
 
+    /// Makes room for the marks of a full join; no row is matched yet.
+    pub(super) fn keep_matches(&mut self, stream: &Stream) -> Result<()> {
+        let bytes = DeviceBuffer::zeroed(self.heads.gpu(), stream, self.rows.n_rows)?;
+        let shape = ColumnShape {
+            register: ValueRegister::Bool,
+            stored: "u8",
+            nullable: false,
+        };
+        self.matched = Some(Arc::new(DeviceColumn::new(shape, bytes, None)));
+        Ok(())
+    }
+
+    /// Which rows were matched, if that is kept.
+    pub(super) fn matched(&self) -> Option<&Arc<DeviceColumn>> {
+        self.matched.as_ref()
+    }
+
+    /// Rows for which this is not true are not in the table.
+    pub(super) fn filter(&self) -> Option<&Expr> {
+        self.filter.as_ref()
+    }
+
     pub(super) fn push_reference(&self, params: &mut ParameterBytes) {
         params.pair(self.heads.ptr().0, self.next.ptr().0);
         params.pair(self.n_buckets, self.min as u64);
+        let matched = self.matched.as_ref();
+        params.pair(matched.map_or(0, |bytes| bytes.values_address()), 0);
     }
 }
 

@@ -32,14 +32,22 @@ impl WrittenOutput {
             let gpu = &context.gpu;
             let values = DeviceBuffer::allocate(gpu, capacity * shape.stored_bytes())?;
             let validity = DeviceBuffer::allocate(gpu, if shape.nullable { capacity } else { 0 })?;
-            params.pair(values.ptr().0, validity.ptr().0);
-            outputs.push(WrittenOutput {
+            let output = WrittenOutput {
                 shape: *shape,
                 values,
                 validity,
-            });
+            };
+            output.push_reference(0, params);
+            outputs.push(output);
         }
         Ok(outputs)
+    }
+
+    /// Appends the reference of a kernel that writes from row `first` on.
+    pub(super) fn push_reference(&self, first: usize, params: &mut ParameterBytes) {
+        let values = self.values.at(first * self.shape.stored_bytes());
+        let first_byte = if self.shape.nullable { first } else { 0 };
+        params.pair(values.0, self.validity.at(first_byte).0);
     }
 
     /// The columns, of which `n_rows` rows were written, numbered from 0.

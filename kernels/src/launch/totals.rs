@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::codegen::{AccumulatorKind, AggregateKernel, CallState, Slot, ValueRegister};
 use crate::error::{Error, Result};
-use crate::ir::{Function, Register};
+use crate::ir::{Function, Moments, Register};
 
 /// A finished or partial value.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,6 +17,8 @@ pub enum Number {
     Integer(i128),
     /// A float.
     Float(f64),
+    /// What variances are made of.
+    Moments(Moments),
 }
 
 /// The values of one group: one for each call, null when no row went in.
@@ -50,7 +52,7 @@ impl Totals {
         self.groups.entry(Vec::new()).or_insert_with(|| {
             functions
                 .iter()
-                .map(|f| (*f == Function::Count).then_some(Number::Integer(0)))
+                .map(|f| f.is_count().then_some(Number::Integer(0)))
                 .collect()
         });
     }
@@ -121,7 +123,7 @@ pub(super) fn decode(
     state: &[u64],
 ) -> Result<Option<Number>> {
     let rows = call.rows.map(|rows| state[rows.at]);
-    if function == Function::Count {
+    if function.is_count() {
         return Ok(Some(Number::Integer(i128::from(state[call.value.at]))));
     }
     if rows == Some(0) {
@@ -151,6 +153,11 @@ fn value(slot: Slot, register: Option<ValueRegister>, state: &[u64]) -> Result<N
             Number::Integer((ordered ^ (1 << 127)) as i128)
         }
         AccumulatorKind::SumF64 => Number::Float(f64::from_bits(word)),
+        AccumulatorKind::Moments => Number::Moments(Moments {
+            n: word,
+            mean: f64::from_bits(state[slot.at + 1]),
+            m2: f64::from_bits(state[slot.at + 2]),
+        }),
         AccumulatorKind::Min | AccumulatorKind::Max => match register {
             Some(ValueRegister::F32 | ValueRegister::F64) => Number::Float(unordered_float(word)),
             Some(ValueRegister::Integer(Register::I32 | Register::I64, _)) => {
@@ -187,10 +194,15 @@ pub(super) fn merge(
         return Ok(a.or(b));
     };
     Ok(Some(match (function, a, b) {
-        (Function::Count | Function::Sum, Number::Integer(a), Number::Integer(b)) => {
-            Number::Integer(a.checked_add(b).ok_or_else(sum_overflow)?)
+        (
+            Function::Count | Function::Sum | Function::CountDistinct | Function::SumDistinct,
+            Number::Integer(a),
+            Number::Integer(b),
+        ) => Number::Integer(a.checked_add(b).ok_or_else(sum_overflow)?),
+        (Function::Sum | Function::SumDistinct, Number::Float(a), Number::Float(b)) => {
+            Number::Float(a + b)
         }
-        (Function::Sum, Number::Float(a), Number::Float(b)) => Number::Float(a + b),
+        (Function::Moments, Number::Moments(a), Number::Moments(b)) => Number::Moments(a.and(b)),
         (Function::Min, Number::Integer(a), Number::Integer(b)) => Number::Integer(a.min(b)),
         (Function::Max, Number::Integer(a), Number::Integer(b)) => Number::Integer(a.max(b)),
         // NaN is larger than every number.

@@ -32,13 +32,18 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
             from = format!("{} {alias}", source.sql);
         } else {
             let kind = match dice.below(20) {
-                0..9 => "join",
-                9..14 => "left join",
-                14..19 => "right join",
+                0..8 => "join",
+                8..13 => "left join",
+                13..17 => "right join",
                 _ => "full join",
             };
-            let on = on(dice, &columns, &own);
-            from = format!("{from} {kind} {} {alias} on {on}", source.sql);
+            from = match dice.chance(4) {
+                true => format!("{from} cross join {} {alias}", source.sql),
+                false => {
+                    let on = on(dice, &columns, &own);
+                    format!("{from} {kind} {} {alias} on {on}", source.sql)
+                }
+            };
         }
         columns.extend(own);
     }
@@ -47,7 +52,14 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
         conditions.push(Scope { columns: &columns }.condition(2, dice));
     }
     if dice.chance(15) {
-        conditions.push(membership(dice, tables, &columns));
+        let member = membership(dice, tables, &columns);
+        conditions.push(match dice.chance(20) {
+            true => format!(
+                "({} or {member})",
+                Scope { columns: &columns }.condition(1, dice)
+            ),
+            false => member,
+        });
     }
     let mut tail = match conditions.is_empty() {
         true => String::new(),
@@ -88,7 +100,9 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
         .map(|(number, output)| format!("{output} as o{number}"))
         .collect();
     let mut sql = format!("select {distinct}{} from {from}{tail}", named.join(", "));
-    let ordered = dice.chance(40);
+    // Variances differ in their last digits, so rows with about the same have no order.
+    let is_rough = ["var_", "stddev_"].iter().any(|rough| sql.contains(rough));
+    let ordered = dice.chance(40) && !is_rough;
     if ordered {
         sql = format!("{sql} order by {}", total_order(dice, outputs.len()));
         if dice.chance(60) {
@@ -125,7 +139,8 @@ fn any_value(scope: &Scope, depth: usize, dice: &mut Dice) -> String {
 }
 
 fn aggregate(scope: &Scope, dice: &mut Dice) -> String {
-    let call = match dice.below(7) {
+    let call = match dice.below(10) {
+        9 => format!("count(distinct {})", scope.any(dice).name),
         0 => "count(*)".to_string(),
         1 => format!("count({})", scope.any(dice).name),
         2 | 3 => match scope.summable(dice) {
@@ -137,6 +152,17 @@ fn aggregate(scope: &Scope, dice: &mut Dice) -> String {
             None => "count(*)".to_string(),
         },
         5 => format!("min({})", scope.any(dice).name),
+        6 => match scope.summable(dice) {
+            Some(column) => {
+                let function = *dice.pick(&["var_samp", "var_pop", "stddev_samp", "stddev_pop"]);
+                format!("{function}({})", column.name)
+            }
+            None => "count(*)".to_string(),
+        },
+        7 => {
+            let function = *dice.pick(&["bool_and", "bool_or"]);
+            format!("{function}({})", scope.condition(1, dice))
+        }
         _ => format!("max({})", scope.any(dice).name),
     };
     match dice.chance(15) {
@@ -166,6 +192,10 @@ fn on(dice: &mut Dice, left: &[Column], right: &[Column]) -> String {
         }
     }
     let all = [left, right].concat();
+    if dice.chance(5) {
+        // By any condition.
+        conditions.clear();
+    }
     if conditions.is_empty() || dice.chance(20) {
         conditions.push(format!("({})", Scope { columns: &all }.condition(1, dice)));
     }

@@ -37,7 +37,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use kernels::codegen::GroupOutput;
 use kernels::columns::{stage, type_of};
-use kernels::ir::{Aggregate, IntWidth, Range, Type};
+use kernels::ir::{Aggregate, IntWidth, Range, Spread, Type};
 use kernels::launch::{AggregateRun, Groups, Loader, Number, StagedBatch};
 
 use super::codes::{Codes, Texts, Wanted, encode, internal};
@@ -63,6 +63,13 @@ pub enum Output {
         count: usize,
         /// Digits after the point of the sum.
         scale: i8,
+    },
+    /// A variance of what a call has the moments of.
+    Spread {
+        /// The call.
+        call: usize,
+        /// What is made of the moments.
+        spread: Spread,
     },
 }
 
@@ -410,6 +417,7 @@ impl Job {
                     Output::Average { sum, count, scale } => {
                         GroupOutput::Average { sum, count, scale }
                     }
+                    Output::Spread { call, spread } => GroupOutput::Spread { call, spread },
                 },
             };
             let codes = self.pipeline.key_codes.get(index).copied().flatten();
@@ -522,6 +530,10 @@ impl Job {
                     .collect::<Result<Vec<ScalarValue>>>()?;
                 finish::array(values, data_type)
             }
+            Output::Spread { call, spread } => {
+                let spreads = numbers.map(|group| finish::spread(number(*call, group)?, *spread));
+                finish::column(spreads, data_type)
+            }
         }
     }
 }
@@ -536,7 +548,7 @@ fn text(code: Option<Number>, texts: &StringArray) -> Result<Option<&str>> {
                 "dictionary code {code} does not exist"
             ))),
         },
-        Some(Number::Float(_)) => Err(DataFusionError::Internal(
+        Some(Number::Float(_) | Number::Moments(_)) => Err(DataFusionError::Internal(
             "a dictionary code is a whole number".into(),
         )),
     }

@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, PrimitiveBuilder, new_empty_array};
 use arrow::datatypes::{DataType, Date32Type, Decimal128Type, Int32Type, Int64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
+use kernels::ir::Spread;
 use kernels::launch::Number;
 
 /// A column of numbers as an array of this type.
@@ -23,7 +24,9 @@ pub fn column(
                     Some(Number::Integer(v)) => {
                         builder.append_value($narrow(v).ok_or_else(|| overflow(v, data_type))?);
                     }
-                    Some(Number::Float(_)) => return Err(mismatch(data_type)),
+                    Some(Number::Float(_) | Number::Moments(_)) => {
+                        return Err(mismatch(data_type));
+                    }
                 }
             }
             Ok(Arc::new(builder.finish().with_data_type(data_type.clone())) as ArrayRef)
@@ -71,6 +74,7 @@ pub fn value(number: Option<Number>, data_type: &DataType) -> Result<ScalarValue
             other => Err(mismatch(other)),
         },
         Some(Number::Integer(v)) => integer(v, data_type),
+        Some(Number::Moments(_)) => Err(mismatch(data_type)),
     }
 }
 
@@ -103,6 +107,15 @@ pub fn average(
             )))
         }
         (_, other) => Err(mismatch(other)),
+    }
+}
+
+/// The variance that these moments have, or the root of it.
+pub fn spread(number: Option<Number>, spread: Spread) -> Result<Option<Number>> {
+    match number {
+        None => Ok(None),
+        Some(Number::Moments(moments)) => Ok(moments.spread(spread).map(Number::Float)),
+        Some(_) => Err(mismatch(&DataType::Float64)),
     }
 }
 

@@ -11,20 +11,19 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{JoinSide, JoinType, NullEquality};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
-use kernels::ir::{BinaryOp, Build, BuildKey, Expr, JoinKey, Kind, Probe, ProbeKind, Step, Type};
+use kernels::ir::{BinaryOp, Build, Expr, Kind, Step, Type};
 
 use super::expr::{is_hint, lower};
 use super::inputs::Inputs;
+use super::join::Join;
 use super::late::LateValues;
 use crate::report::Reason;
 
@@ -41,6 +40,9 @@ pub struct Chain {
     pub inputs: Inputs,
     /// The most rows that come out; of each partition where partitions are kept.
     pub fetch: Option<usize>,
+    /// Whether its last step is a full join, whose rows are there only once all of them
+    /// are: what reads them is another pipeline.
+    pub is_full: bool,
 }
 
 /// A relation that rows are matched with.
@@ -104,8 +106,8 @@ pub fn without_exchange(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan
     }
 }
 
-struct Lowering<'a> {
-    late: &'a LateValues,
+pub(super) struct Lowering<'a> {
+    pub(super) late: &'a LateValues,
     keeps_partitions: bool,
 }
 
@@ -125,33 +127,41 @@ impl Lowering<'_> {
         if let Some(filter) = plan.downcast_ref::<FilterExec>() {
             return self.filter(filter, operators);
         }
-        if let Some(join) = plan.downcast_ref::<HashJoinExec>()
+        if let Some(join) = Join::of(plan)
             && !self.keeps_partitions
         {
-            return self.join(join, operators);
+            return self.join(&join, operators);
         }
         operators.push("source".to_string());
         Ok(self.source(plan))
     }
 
-    fn source(&self, plan: &Arc<dyn ExecutionPlan>) -> Chain {
+    pub(super) fn source(&self, plan: &Arc<dyn ExecutionPlan>) -> Chain {
         Chain {
             source: Arc::clone(plan),
             joined: Vec::new(),
             steps: Vec::new(),
             inputs: Inputs::of_relation(&plan.schema(), 0, self.late),
             fetch: None,
+            is_full: false,
         }
     }
 
     /// The chain below, or the node below as a source when it cannot be lowered.
-    fn below(&self, plan: &Arc<dyn ExecutionPlan>, operators: &mut Vec<String>) -> Chain {
+    pub(super) fn below(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        operators: &mut Vec<String>,
+    ) -> Chain {
         let n_here = operators.len();
-        self.chain(plan, operators).unwrap_or_else(|_| {
-            operators.truncate(n_here);
-            operators.push("source".to_string());
-            self.source(plan)
-        })
+        match self.chain(plan, operators) {
+            Ok(chain) if !chain.is_full => chain,
+            _ => {
+                operators.truncate(n_here);
+                operators.push("source".to_string());
+                self.source(plan)
+            }
+        }
     }
 
     fn projection(
@@ -186,155 +196,13 @@ impl Lowering<'_> {
         below.fetch = filter.fetch();
         Ok(below)
     }
-
-    fn join(&self, join: &HashJoinExec, operators: &mut Vec<String>) -> Result<Chain, Reason> {
-        use ProbeKind::{IfAny, IfNone, Matches, MatchesOrNull, NotIn};
-        let (probe_side, kind) = match join.join_type() {
-            JoinType::Inner => (JoinSide::Right, Matches),
-            JoinType::Right => (JoinSide::Right, MatchesOrNull),
-            JoinType::RightSemi => (JoinSide::Right, IfAny),
-            JoinType::RightAnti => (JoinSide::Right, IfNone),
-            JoinType::Left => (JoinSide::Left, MatchesOrNull),
-            JoinType::LeftSemi => (JoinSide::Left, IfAny),
-            JoinType::LeftAnti if join.null_aware => (JoinSide::Left, NotIn),
-            JoinType::LeftAnti => (JoinSide::Left, IfNone),
-            other => return Err(refused(&format!("{other} join is not on the GPU yet"))),
-        };
-        if join.fetch().is_some() {
-            return Err(refused("a join with a row limit is not on the GPU yet"));
-        }
-        let is_left = probe_side == JoinSide::Left;
-        let (probe_plan, build_plan) = match is_left {
-            true => (join.left(), join.right()),
-            false => (join.right(), join.left()),
-        };
-        operators.push("GpuHashJoin".to_string());
-        let mut chain = self.below(probe_plan, operators);
-        if chain.fetch.is_some() {
-            operators.pop();
-            chain = self.source(probe_plan);
-        }
-        let relation = chain.joined.len() + 1;
-        let (built, build_inputs, filter) = self.build_side(build_plan, kind, operators);
-
-        let null_equal = join.null_equality() == NullEquality::NullEqualsNull;
-        let mut keys = Vec::new();
-        let mut build_keys = Vec::new();
-        for (left, right) in join.on() {
-            let (probe, build) = match is_left {
-                true => (left, right),
-                false => (right, left),
-            };
-            let (probe, value) = (lower(probe, &chain.inputs)?, lower(build, &build_inputs)?);
-            check_key(&probe, &value)?;
-            keys.push(JoinKey {
-                probe,
-                build: value.of_relation(relation),
-                null_equal,
-            });
-            build_keys.push(BuildKey { value, null_equal });
-        }
-        let may_miss = kind == MatchesOrNull;
-        let build_inputs = build_inputs.in_relation(relation, may_miss);
-        let residual = match join.filter() {
-            None => None,
-            Some(filter) => {
-                let mut inputs = chain.inputs.select([]);
-                for column in filter.column_indices() {
-                    let side = match column.side {
-                        JoinSide::None => {
-                            return Err(refused("a join condition on a mark"));
-                        }
-                        side if side == probe_side => &chain.inputs,
-                        _ => &build_inputs,
-                    };
-                    inputs = inputs.then(side.select([column.index]));
-                }
-                let condition: &Arc<dyn PhysicalExpr> = filter.expression();
-                Some(lower(condition, &inputs)?)
-            }
-        };
-        chain.steps.push(Step::Probe(Probe {
-            relation,
-            keys,
-            residual,
-            kind,
-        }));
-        chain.joined.push(Joined {
-            plan: built,
-            build: Build {
-                filter,
-                keys: build_keys,
-            },
-        });
-        let inputs = match (kind.has_columns(), is_left) {
-            (false, _) => chain.inputs,
-            (true, true) => chain.inputs.then(build_inputs),
-            (true, false) => build_inputs.then(chain.inputs),
-        };
-        chain.inputs = match &join.projection {
-            Some(kept) => inputs.select(kept.iter().copied()),
-            None => inputs,
-        };
-        Ok(chain)
-    }
-
-    /// The relation that a table is made of: its plan, its columns numbered from 0, and
-    /// the condition for its rows. Filters and projections below are taken with it.
-    fn build_side(
-        &self,
-        plan: &Arc<dyn ExecutionPlan>,
-        kind: ProbeKind,
-        operators: &mut Vec<String>,
-    ) -> (Arc<dyn ExecutionPlan>, Inputs, Option<Expr>) {
-        let plan = without_exchange(plan);
-        operators.push("GpuHashBuild".to_string());
-        let mut below = Vec::new();
-        let chain = self.below(plan, &mut below);
-        // A row that is missing has null in every column, whatever computes it.
-        let is_plain = kind != ProbeKind::MatchesOrNull || chain.inputs.are_columns();
-        if chain.joined.is_empty() && chain.fetch.is_none() && is_plain {
-            let conditions = chain.steps.into_iter().filter_map(|step| match step {
-                Step::Filter(condition) => Some(condition),
-                Step::Probe(_) | Step::Lookup { .. } => None,
-            });
-            let filter = conditions.reduce(and);
-            return (chain.source, chain.inputs, filter);
-        }
-        let source = self.source(plan);
-        (source.source, source.inputs, None)
-    }
 }
 
-/// Whether two keys can be compared by their hash.
-fn check_key(probe: &Expr, build: &Expr) -> Result<(), Reason> {
-    let same = match (probe.ty, build.ty) {
-        (Type::Decimal { scale: a, .. }, Type::Decimal { scale: b, .. }) => a == b,
-        (a, b) => a == b,
-    };
-    if same {
-        return Ok(());
-    }
-    let message = format!(
-        "a join of {} with {} is not on the GPU yet",
-        probe.ty, build.ty
-    );
-    Err(refused(&message))
-}
-
-fn and(left: Expr, right: Expr) -> Expr {
+pub(super) fn and(left: Expr, right: Expr) -> Expr {
     let nullable = left.nullable || right.nullable;
     Expr {
         kind: Kind::Binary(BinaryOp::And, Arc::new(left), Arc::new(right)),
         ty: Type::Bool,
         nullable,
-    }
-}
-
-fn refused(message: &str) -> Reason {
-    Reason {
-        code: "unsupported-join".to_string(),
-        message: message.to_string(),
-        fix: String::new(),
     }
 }

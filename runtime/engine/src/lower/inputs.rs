@@ -111,11 +111,24 @@ impl Inputs {
         origins.all(|origin| matches!(origin, Origin::Column(_)))
     }
 
+    /// Whether some column is the same in every row.
+    pub fn any_constant(&self) -> bool {
+        let mut origins = self.origins.iter();
+        origins.any(|origin| matches!(origin, Origin::Constant(_)))
+    }
+
     /// These inputs and then others.
     pub fn then(mut self, others: Inputs) -> Inputs {
         self.columns.extend(others.columns);
         self.origins.extend(others.origins);
         self.missing.extend(others.missing);
+        self
+    }
+
+    /// These inputs and then one that is computed.
+    pub fn then_computed(mut self, value: Expr) -> Inputs {
+        self.columns.push(Ok(value));
+        self.origins.push(Origin::Computed);
         self
     }
 

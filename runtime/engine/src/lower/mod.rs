@@ -8,10 +8,12 @@ mod chain;
 mod expr;
 mod functions;
 mod inputs;
+mod join;
 mod late;
 
 pub use chain::{Chain, Joined, lower_chain, lower_exchanged, lower_source, without_exchange};
 pub(crate) use expr::lower_literal;
 pub use expr::{is_hint, lower, reason};
 pub use inputs::{DerivedText, Inputs, Origin};
+pub use join::Join;
 pub use late::LateValues;

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::bool_and_or::{BoolAnd, BoolOr};
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::stddev::{Stddev, StddevPop};
 use datafusion::functions_aggregate::sum::Sum;
+use datafusion::functions_aggregate::variance::{VariancePopulation, VarianceSample};
 use datafusion::physical_expr::expressions::{CastExpr, Column, Literal as PhysicalLiteral};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -29,7 +31,8 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use kernels::codegen::{check_collect, check_sort};
 use kernels::columns::arrow_type;
 use kernels::ir::{
-    Aggregate, Call, Collect, Expr, Function, IntWidth, Kind, Literal, Range, Sort, SortKey, Type,
+    Aggregate, Call, Collect, Expr, Function, IntWidth, Kind, Literal, Range, Sort, SortKey,
+    Spread, Type,
 };
 
 use crate::exec::{
@@ -39,8 +42,8 @@ use crate::exec::{
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
 use crate::lower::{
-    Chain, DerivedText, Inputs, LateValues, Origin, is_hint, lower, lower_chain, lower_exchanged,
-    lower_literal, lower_source, reason, without_exchange,
+    Chain, DerivedText, Inputs, Join, LateValues, Origin, is_hint, lower, lower_chain,
+    lower_exchanged, lower_literal, lower_source, reason, without_exchange,
 };
 use crate::report::Reason;
 
@@ -63,7 +66,7 @@ pub fn mark(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<Candidate, Reason>> 
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
         return mark_sort(plan).map(|marked| marked.map(Candidate::Sort));
     }
-    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || plan.is::<HashJoinExec>() {
+    if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || Join::of(plan).is_some() {
         return mark_collect(plan).map(|marked| marked.map(Candidate::Collect));
     }
     None
@@ -346,8 +349,8 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
     let mut operators = vec!["GpuAggregate".to_string()];
     let late = LateValues::default();
     let mut chain = lower_exchanged(first.input(), &late, &mut operators)?;
-    if chain.fetch.is_some() {
-        // What counts its rows is a pipeline of its own.
+    if chain.fetch.is_some() || chain.is_full {
+        // What counts its rows, or has them all first, is a pipeline of its own.
         chain = lower_source(first.input(), &late);
         operators.truncate(1);
         operators.push("source".to_string());
@@ -392,6 +395,7 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
             function,
             filter,
             inputs,
+            &mut codes,
             &mut calls,
             &first.input_schema(),
         )?);
@@ -444,14 +448,15 @@ fn lower_call(
     function: &AggregateFunctionExpr,
     filter: Option<Expr>,
     inputs: &Inputs,
+    codes: &mut Codes,
     calls: &mut Vec<Call>,
     schema: &Schema,
 ) -> Result<Output, Reason> {
     let name = function.fun().name();
-    if function.is_distinct() || function.ignore_nulls() || !function.order_bys().is_empty() {
+    if function.ignore_nulls() || !function.order_bys().is_empty() {
         return Err(refused(
             "unsupported-aggregate",
-            &format!("{name} with DISTINCT, ORDER BY or IGNORE NULLS is not on the GPU yet"),
+            &format!("{name} with ORDER BY or IGNORE NULLS is not on the GPU yet"),
         ));
     }
     let args = function.expressions();
@@ -463,13 +468,18 @@ fn lower_call(
     };
     let inner = function.fun().inner();
     let is_average = inner.is::<Avg>();
-    let kind = if is_average || inner.is::<Sum>() || inner.is::<CheckedSum>() {
+    let spread = spread_of(function);
+    let kind = if spread.is_some() {
+        Function::Moments
+    } else if is_average || inner.is::<Sum>() || inner.is::<CheckedSum>() {
         Function::Sum
     } else if inner.is::<Count>() {
         Function::Count
-    } else if inner.is::<Min>() || (inner.is::<Extreme>() && name == "min") {
+    } else if inner.is::<Min>() || inner.is::<BoolAnd>() || (inner.is::<Extreme>() && name == "min")
+    {
         Function::Min
-    } else if inner.is::<Max>() || (inner.is::<Extreme>() && name == "max") {
+    } else if inner.is::<Max>() || inner.is::<BoolOr>() || (inner.is::<Extreme>() && name == "max")
+    {
         Function::Max
     } else {
         return Err(refused(
@@ -491,9 +501,30 @@ fn lower_call(
                 calls.len() - 1
             })
     };
-    let counts_rows = kind == Function::Count && is_literal(arg);
+    let counts_rows = kind == Function::Count && is_literal(arg) && !function.is_distinct();
     if counts_rows {
         return Ok(Output::Value(add(Function::Count, None, filter)));
+    }
+    // What is told apart by DISTINCT; the largest of some values is that of the distinct.
+    let (count, sum) = match function.is_distinct() {
+        true => (Function::CountDistinct, Function::SumDistinct),
+        false => (Function::Count, Function::Sum),
+    };
+    let kind = match kind {
+        Function::Count => count,
+        Function::Sum => sum,
+        Function::Moments if function.is_distinct() => {
+            let message = format!("{name} with DISTINCT is not on the GPU yet");
+            return Err(refused("unsupported-aggregate", &message));
+        }
+        other => other,
+    };
+    if kind == Function::CountDistinct {
+        let data_type = arg.data_type(schema).unwrap_or(DataType::Null);
+        if let Some(text) = text_of(&inputs.origin(arg), &data_type) {
+            let (_, column) = codes.column(&text);
+            return Ok(Output::Value(add(kind, Some(column), filter)));
+        }
     }
     let value = lower(arg, inputs)?;
     if value.ty == Type::Utf8 && kind != Function::Count {
@@ -502,6 +533,10 @@ fn lower_call(
             &format!("{name} of text ({arg}) is not on the GPU yet"),
         ));
     }
+    if let Some(spread) = spread {
+        let call = add(kind, Some(value), filter);
+        return Ok(Output::Spread { call, spread });
+    }
     if !is_average {
         return Ok(Output::Value(add(kind, Some(value), filter)));
     }
@@ -509,9 +544,18 @@ fn lower_call(
         Ok(DataType::Decimal128(_, scale)) => scale,
         _ => 0,
     };
-    let sum = add(Function::Sum, Some(value.clone()), filter.clone());
-    let count = add(Function::Count, Some(value), filter);
+    let sum = add(sum, Some(value.clone()), filter.clone());
+    let count = add(count, Some(value), filter);
     Ok(Output::Average { sum, count, scale })
+}
+
+/// The variance that a function gives, if it is one.
+fn spread_of(function: &AggregateFunctionExpr) -> Option<Spread> {
+    let inner = function.fun().inner();
+    let is_sample = inner.is::<VarianceSample>() || inner.is::<Stddev>();
+    let is_root = inner.is::<Stddev>() || inner.is::<StddevPop>();
+    let is_one = is_sample || is_root || inner.is::<VariancePopulation>();
+    is_one.then_some(Spread { is_sample, is_root })
 }
 
 /// `count(*)` is planned as a count of a literal that is not null.
