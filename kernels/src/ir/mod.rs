@@ -7,9 +7,11 @@ mod expr;
 mod rows;
 mod steps;
 mod types;
+mod window;
 
 pub use aggregate::{Aggregate, Call, Function};
 pub use expr::{BinaryOp, DatePart, Expr, Kind, Literal, TextOp, UnaryOp};
 pub use rows::{Collect, Sort, SortKey};
 pub use steps::{Build, BuildKey, JoinKey, Probe, ProbeKind, RELATION_COLUMNS, Step, columns_read};
 pub use types::{IntWidth, Range, Register, Type};
+pub use window::{Bound, Frame, FrameUnit, Window, WindowCall, WindowFunction};
