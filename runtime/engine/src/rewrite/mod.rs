@@ -10,6 +10,7 @@
 //!    |---|---|---|
 //!    | complete aggregate | filters, projections, joins, exchanges, sorts below | `GpuAggregateExec` |
 //!    | sort, or sorts and their merge | exchanges below | `GpuSortExec` |
+//!    | window functions | exchanges and sorts below | `GpuWindowExec` |
 //!    | filter, projection, join | filters, projections and joins below | `GpuCollectExec` |
 //!
 //! 3. `choose` keeps a filter or projection on the CPU when what feeds it stays there
@@ -31,6 +32,7 @@ mod gather;
 mod mark;
 mod place;
 mod scans;
+mod window;
 
 pub use choose::{choose, not_worth_it};
 pub use mark::{Candidate, computes_nothing, mark};
