@@ -42,7 +42,7 @@ fn partition(scope: &Scope, dice: &mut Dice) -> String {
 }
 
 fn way(dice: &mut Dice) -> &'static str {
-    *dice.pick(&["", " desc", " desc nulls last", " nulls first"])
+    dice.pick::<&str>(&["", " desc", " desc nulls last", " nulls first"])
 }
 
 /// All columns, in some sequence.
@@ -79,11 +79,11 @@ fn of_rows(scope: &Scope, window: &str, dice: &mut Dice) -> String {
             let first = format!("first_value({name})");
             let last = format!("last_value({name})");
             let call = dice.pick(&[nth, first, last]).clone();
-            return format!("{call} over ({window} {})", frame("rows", "", dice).0);
+            return format!("{call} over ({window} {})", frame("rows", "", dice));
         }
         _ => {
-            let (frame, grows) = frame("rows", "", dice);
-            let call = aggregate(scope, grows, dice);
+            let call = aggregate(scope, dice);
+            let frame = frame("rows", "", dice);
             return format!("{call} over ({window} {frame})");
         }
     };
@@ -101,40 +101,33 @@ fn of_peers(scope: &Scope, dice: &mut Dice) -> String {
             format!("{call}() over ({partition}{order})")
         }
         2 => {
-            let call = aggregate(scope, true, dice);
+            let call = aggregate(scope, dice);
             format!("{call} over ({partition}{order})")
         }
         3 => {
-            let call = aggregate(scope, true, dice);
+            let call = aggregate(scope, dice);
             format!("{call} over ({})", partition.trim_end())
         }
         4 => {
-            let (frame, grows) = frame("groups", "", dice);
-            let call = aggregate(scope, grows, dice);
+            let frame = frame("groups", "", dice);
+            let call = aggregate(scope, dice);
             format!("{call} over ({partition}{order} {frame})")
         }
         _ => {
             // Keys at the ends of their type have no neighbours there.
             let moves = matches!(key.class, Class::Integer | Class::Float) && key.is_small;
-            let (frame, grows) = match moves {
-                true => frame(
-                    "range",
-                    if key.class == Class::Float { ".5" } else { "" },
-                    dice,
-                ),
-                false => (
-                    "range between current row and unbounded following".into(),
-                    false,
-                ),
+            let digits = if key.class == Class::Float { ".5" } else { "" };
+            let frame = match moves {
+                true => frame("range", digits, dice),
+                false => "range between current row and unbounded following".to_string(),
             };
-            let call = aggregate(scope, grows, dice);
+            let call = aggregate(scope, dice);
             format!("{call} over ({partition}{order} {frame})")
         }
     }
 }
 
-/// A frame, and whether it starts with the partition.
-fn frame(unit: &str, digits: &str, dice: &mut Dice) -> (String, bool) {
+fn frame(unit: &str, digits: &str, dice: &mut Dice) -> String {
     let (near, far) = (dice.below(3), dice.within(3, 9));
     let (near, far) = (format!("{near}{digits}"), format!("{far}{digits}"));
     let (start, end) = match dice.below(7) {
@@ -148,16 +141,11 @@ fn frame(unit: &str, digits: &str, dice: &mut Dice) -> (String, bool) {
         4 => (format!("{near} following"), format!("{far} following")),
         _ => (format!("{near} preceding"), format!("{far} following")),
     };
-    let grows = start.starts_with("unbounded");
-    (format!("{unit} between {start} and {end}"), grows)
+    format!("{unit} between {start} and {end}")
 }
 
-/// An aggregate. DataFusion takes floats out of a frame that moves on by subtraction, which
-/// a NaN or an infinity outlives, so floats are added up in frames that only grow.
-fn aggregate(scope: &Scope, grows: bool, dice: &mut Dice) -> String {
-    let summable = scope.summable(dice);
-    let summable = summable.filter(|column| grows || column.class != Class::Float);
-    let call = match (dice.below(6), summable) {
+fn aggregate(scope: &Scope, dice: &mut Dice) -> String {
+    let call = match (dice.below(6), scope.summable(dice)) {
         (0 | 1, Some(column)) => format!("sum({})", column.name),
         (2, Some(column)) => format!("avg({})", column.name),
         (3, _) => format!("min({})", scope.any(dice).name),

@@ -11,7 +11,7 @@
 //! 3. [`floats`]: after `not_in`, so that the comparisons it makes are covered:
 //!    one zero, one NaN, and NaN sorts last.
 //! 4. [`window_filter`]: keeps filters of window functions where the GPU rewrite sees
-//!    them.
+//!    them. [`sliding_floats`]: sums of floats over frames that move on.
 //! 5. [`arithmetic`]: last in the analysis, before constants are folded; then back
 //!    to plain nodes, now checked, as the first physical rule, so that every
 //!    physical rule sees plain arithmetic.
@@ -25,6 +25,7 @@ pub mod floats;
 pub mod not_in;
 pub mod null_safe;
 pub mod pushdown;
+pub mod sliding_floats;
 pub mod statement;
 pub mod sum;
 pub mod window_filter;
@@ -50,6 +51,9 @@ pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
     analyzer
         .rules
         .push(Arc::new(window_filter::FilterInArgument));
+    analyzer
+        .rules
+        .push(Arc::new(sliding_floats::NothingSubtracted));
     analyzer.rules.push(Arc::new(arithmetic::MarkChecked));
 
     let mut physical: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =

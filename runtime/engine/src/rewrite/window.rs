@@ -34,6 +34,7 @@ use kernels::ir::{
 use super::mark::{known_ranges, of_type, refused, text_of};
 use crate::exec::{Codes, Taken, WindowPipeline};
 use crate::guard::extremes::Extreme;
+use crate::guard::sliding_floats::SlidingFloats;
 use crate::guard::sum::CheckedSum;
 use crate::lower::{Inputs, LateValues, Origin, lower, lower_literal, reason, without_exchange};
 use crate::report::Reason;
@@ -381,13 +382,15 @@ impl Lowering<'_> {
                 &format!("{name} of text ({arg}) over a window is not on the GPU yet"),
             ));
         }
-        Ok(if inner.is::<Avg>() {
+        let sliding = inner.downcast_ref::<SlidingFloats>();
+        let averages = sliding.map_or(inner.is::<Avg>(), SlidingFloats::is_average);
+        Ok(if averages {
             let scale = match arg.data_type(&self.input.schema()) {
                 Ok(DataType::Decimal128(_, scale)) => scale,
                 _ => 0,
             };
             WindowFunction::Average { value, scale }
-        } else if inner.is::<Sum>() || inner.is::<CheckedSum>() {
+        } else if sliding.is_some() || inner.is::<Sum>() || inner.is::<CheckedSum>() {
             WindowFunction::Sum(value)
         } else if inner.is::<Min>() || (inner.is::<Extreme>() && name == "min") {
             WindowFunction::Min(value)
