@@ -18,7 +18,7 @@ pub use codes::Codes;
 pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
 pub use rest::depth_of;
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
-pub use window::{GpuWindowExec, WindowPipeline};
+pub use window::{DefaultText, GpuWindowExec, WindowPipeline};
 
 use std::path::Path;
 use std::sync::Arc;

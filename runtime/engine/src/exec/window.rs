@@ -15,7 +15,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, AsArray, RecordBatch, StringArray};
+use arrow::compute::sort;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -31,11 +32,11 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use kernels::columns::DeviceChunk;
 use kernels::gpu::Stream;
-use kernels::ir::{Expr, IntWidth, RELATION_COLUMNS, Range, Type, Window};
+use kernels::ir::{Expr, IntWidth, Literal, RELATION_COLUMNS, Range, Type, Window, WindowFunction};
 use kernels::launch::{RunCounts, window_bytes, window_resident};
 
 use super::aggregate::Outcome;
-use super::codes::Codes;
+use super::codes::{Codes, Texts, internal};
 use super::collect::{Left, Taken, ranks_on_device};
 use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
 use super::relation::{blocking, relation};
@@ -45,6 +46,17 @@ use crate::report::{PipelineReport, Reason};
 
 /// Columns of ranks are numbered from here on, by the codes that they are the ranks of.
 const RANKS_FROM: usize = RELATION_COLUMNS / 4 * 3;
+
+/// What a function gives where there is no row.
+#[derive(Debug, Clone)]
+pub struct DefaultText {
+    /// The call, by its number.
+    pub call: usize,
+    /// The number of the codes of its value.
+    pub codes: usize,
+    /// The text.
+    pub text: String,
+}
 
 /// What a window node computes, lowered.
 #[derive(Debug, Clone)]
@@ -59,6 +71,8 @@ pub struct WindowPipeline {
     pub codes: Codes,
     /// Codes whose ranks are keys, by their number and the column that holds them.
     pub ranked: Vec<(usize, usize)>,
+    /// Constants of functions whose codes are known when all texts are.
+    pub default_texts: Vec<DefaultText>,
     /// Constants that are known when it starts.
     pub late: LateValues,
     /// Whether the rows stand in the order of the CPU subtree's, so that all which holds
@@ -74,6 +88,36 @@ impl WindowPipeline {
     /// The column of the ranks of these codes.
     pub fn ranks(number: usize) -> Expr {
         Expr::column(RANKS_FROM + number, Type::Int(IntWidth::W32), true)
+    }
+
+    /// The number of the codes that these ranks are: of the texts in order.
+    pub fn codes_of_ranks(number: usize) -> usize {
+        RANKS_FROM + number
+    }
+
+    /// The window with the codes of its constant texts, which `texts` then has.
+    fn with_default_texts(&self, mut window: Window, texts: &mut Texts) -> Result<Window> {
+        for default in &self.default_texts {
+            let known = texts
+                .get(&default.codes)
+                .ok_or_else(|| internal(format!("codes {} have no texts", default.codes)))?;
+            let code = match known.iter().position(|text| text == Some(&default.text)) {
+                Some(code) => code,
+                None => {
+                    let all = known.iter().chain([Some(default.text.as_str())]);
+                    let all: StringArray = all.collect();
+                    texts.insert(default.codes, all);
+                    texts[&default.codes].len() - 1
+                }
+            };
+            if let Some(call) = window.calls.get_mut(default.call)
+                && let WindowFunction::Shift { otherwise, .. } = &mut call.function
+            {
+                let code = Literal::Integer(code as i128);
+                *otherwise = Expr::literal(code, Type::Int(IntWidth::W32));
+            }
+        }
+        Ok(window)
     }
 }
 
@@ -176,7 +220,8 @@ impl GpuWindowExec {
         .await?;
         let permit = device.admission.acquire().await;
         let (own, ranked) = (device.clone(), pipeline.ranked.clone());
-        let (texts, source_counts) = (rows.texts, rows.counts);
+        let (mut texts, source_counts) = (rows.texts, rows.counts);
+        let window = pipeline.with_default_texts(window, &mut texts)?;
         let (done, texts) = blocking(move || {
             let _permit = permit;
             let n_rows = rows.rows.n_rows;
@@ -187,12 +232,14 @@ impl GpuWindowExec {
             }
             rows.rows.wait()?;
             for (number, codes) in ranked {
-                let of = texts.get(&number).ok_or_else(|| {
-                    super::codes::internal(format!("codes {number} have no texts"))
-                })?;
+                let of = texts
+                    .get(&number)
+                    .ok_or_else(|| internal(format!("codes {number} have no texts")))?;
                 let codes = rows.rows.shared_column(codes)?;
                 let ranks = ranks_on_device(&own, codes, of, n_rows)?;
                 all.insert(RANKS_FROM + number, ranks);
+                let in_order = sort(of, None)?.as_string::<i32>().clone();
+                texts.insert(WindowPipeline::codes_of_ranks(number), in_order);
             }
             let stream = Stream::new(&own.gpu)?;
             let chunk = DeviceChunk::of_columns(&stream, all, n_rows)?;

@@ -33,6 +33,8 @@ mod mark;
 mod place;
 mod scans;
 mod window;
+mod window_evaluator;
+mod window_frame;
 
 pub use choose::{choose, not_worth_it};
 pub use mark::{Candidate, computes_nothing, mark};

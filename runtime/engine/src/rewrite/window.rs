@@ -1,8 +1,10 @@
 //! Can this window node run on the GPU? If not, why not.
+//!
+//! [`super::window_frame`] lowers its frames; what only the evaluators of its functions know
+//! is asked in [`super::window_evaluator`].
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array};
 use arrow::compute::SortOptions;
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -16,7 +18,6 @@ use datafusion::functions_window::nth_value::{NthValue, NthValueKind};
 use datafusion::functions_window::ntile::Ntile;
 use datafusion::functions_window::rank::Rank;
 use datafusion::functions_window::row_number::RowNumber;
-use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
 use datafusion::physical_expr::expressions::Literal as PhysicalLiteral;
 use datafusion::physical_expr::window::{
     PlainAggregateWindowExpr, SlidingAggregateWindowExpr, StandardWindowExpr, WindowExpr,
@@ -27,12 +28,13 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Physical
 use kernels::codegen::{check_sort, check_window};
 use kernels::columns::type_of;
 use kernels::ir::{
-    Bound, Expr, Frame, FrameUnit, Kind, Literal, Sort, SortKey, Type, Window, WindowCall,
-    WindowFunction,
+    Expr, Frame, Kind, Literal, Sort, SortKey, Type, Window, WindowCall, WindowFunction,
 };
 
 use super::mark::{known_ranges, of_type, refused, text_of};
-use crate::exec::{Codes, Taken, WindowPipeline};
+use super::window_evaluator::{distance, nth_number};
+use super::window_frame::frame;
+use crate::exec::{Codes, DefaultText, Taken, WindowPipeline};
 use crate::guard::extremes::Extreme;
 use crate::guard::sliding_floats::SlidingFloats;
 use crate::guard::sum::CheckedSum;
@@ -40,10 +42,7 @@ use crate::lower::{Inputs, LateValues, Origin, lower, lower_literal, reason, wit
 use crate::report::Reason;
 
 /// Rows and groups beyond this are past the end of every partition.
-const FAR: i64 = 1 << 32;
-
-/// The most rows that the probe of `nth_value` looks at.
-const NTH_MAX: i64 = 1 << 16;
+pub(super) const FAR: i64 = 1 << 32;
 
 /// Lowers a window node with the sort below it; `None` for other nodes.
 pub(super) fn mark_window(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<WindowPipeline, Reason>> {
@@ -75,6 +74,7 @@ fn lower_window(
         ranked: Vec::new(),
         passed: Vec::new(),
         outputs: Vec::new(),
+        default_text: None,
     };
     for (index, field) in schema.fields().iter().enumerate() {
         let text = text_of(&Origin::Column(index), field.data_type());
@@ -105,8 +105,16 @@ fn lower_window(
         });
     }
     let mut calls = Vec::new();
+    let mut default_texts = Vec::new();
     for function in functions {
         let (call, codes) = lowering.call(function.as_ref())?;
+        if let (Some(text), Some(codes)) = (lowering.default_text.take(), codes) {
+            default_texts.push(DefaultText {
+                call: calls.len(),
+                codes,
+                text,
+            });
+        }
         let computed = lowering.passed.len() + calls.len();
         lowering.outputs.push(match codes {
             Some(codes) => Taken::Text { computed, codes },
@@ -131,6 +139,7 @@ fn lower_window(
         outputs: lowering.outputs,
         codes: lowering.codes,
         ranked: lowering.ranked,
+        default_texts,
         late,
         keeps_order: keys.are_those_of_input,
         operators: vec!["GpuWindow".to_string(), "source".to_string()],
@@ -209,6 +218,8 @@ struct Lowering<'a> {
     ranked: Vec<(usize, usize)>,
     passed: Vec<Expr>,
     outputs: Vec<Taken>,
+    /// What the last call gives where there is no row, if that is text.
+    default_text: Option<String>,
 }
 
 impl Lowering<'_> {
@@ -219,17 +230,23 @@ impl Lowering<'_> {
         Some(self.codes.column(&text))
     }
 
-    /// A key of the order: text by its rank.
-    fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Expr, Reason> {
-        let Some((number, column)) = self.text(expr) else {
-            return lower(expr, &self.inputs);
-        };
+    /// The ranks of a text, if it has codes, and the number of those.
+    fn ranks(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<(usize, Expr)> {
+        let (number, column) = self.text(expr)?;
         if let Kind::Column(codes) = column.kind
             && !self.ranked.contains(&(number, codes))
         {
             self.ranked.push((number, codes));
         }
-        Ok(WindowPipeline::ranks(number))
+        Some((number, WindowPipeline::ranks(number)))
+    }
+
+    /// A key of the order: text by its rank.
+    fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Expr, Reason> {
+        match self.ranks(expr) {
+            Some((_, ranks)) => Ok(ranks),
+            None => lower(expr, &self.inputs),
+        }
     }
 
     /// A value that a function passes on: of text its codes, whose number comes with it.
@@ -247,9 +264,9 @@ impl Lowering<'_> {
         let (function, codes) = if let Some(plain) =
             window.as_any().downcast_ref::<PlainAggregateWindowExpr>()
         {
-            (self.aggregate(plain.get_aggregate_expr())?, None)
+            self.aggregate(plain.get_aggregate_expr())?
         } else if let Some(sliding) = window.as_any().downcast_ref::<SlidingAggregateWindowExpr>() {
-            (self.aggregate(sliding.get_aggregate_expr())?, None)
+            self.aggregate(sliding.get_aggregate_expr())?
         } else {
             self.standard(window)?
         };
@@ -258,7 +275,11 @@ impl Lowering<'_> {
             None => type_of(field.data_type()).map_err(|e| reason(&e, window.name()))?,
         };
         let frame = match reads_frame(&function) {
-            true => frame(window.get_window_frame())?,
+            true => {
+                let key = window.order_by().first();
+                let key = key.and_then(|key| lower(&key.expr, &self.inputs).ok());
+                frame(window.get_window_frame(), key.map(|key| key.ty))?
+            }
             false => Frame::WHOLE,
         };
         let call = WindowCall {
@@ -313,12 +334,14 @@ impl Lowering<'_> {
                 Some(Some(value_otherwise)) if value_otherwise.is_null() => {
                     Expr::literal(Literal::Null, value.ty)
                 }
-                Some(Some(_)) if codes.is_some() => {
-                    let message = format!(
-                        "{} with a default text is not on the GPU yet",
-                        window.name()
-                    );
-                    return Err(refused("unsupported-window", &message));
+                Some(Some(otherwise)) if codes.is_some() => {
+                    let text = otherwise.cast_to(&DataType::Utf8).map_err(|_| unknown())?;
+                    let ScalarValue::Utf8(Some(text)) = text else {
+                        return Err(unknown());
+                    };
+                    self.default_text = Some(text);
+                    // Its code is known when all texts are.
+                    Expr::literal(Literal::Integer(0), value.ty)
                 }
                 Some(Some(otherwise)) => {
                     let data_type = arg.data_type(&self.input.schema());
@@ -338,10 +361,11 @@ impl Lowering<'_> {
             let number = match nth.kind() {
                 NthValueKind::First => Some(1),
                 NthValueKind::Last => Some(-1),
-                NthValueKind::Nth => call.args().get(1).and_then(integer).and_then(|n| {
-                    let n = i64::try_from(n).ok()?;
-                    (n.abs() <= NTH_MAX).then_some(n)
-                }),
+                NthValueKind::Nth => call
+                    .args()
+                    .get(1)
+                    .and_then(integer)
+                    .and_then(|n| i64::try_from(n).ok()),
             };
             let number = number.ok_or_else(unknown)?;
             let n = nth_number(window, nth.kind(), number)
@@ -352,7 +376,11 @@ impl Lowering<'_> {
         Err(unknown())
     }
 
-    fn aggregate(&mut self, call: &AggregateFunctionExpr) -> Result<WindowFunction, Reason> {
+    /// An aggregate, and the number of the codes of its result when that is text.
+    fn aggregate(
+        &mut self,
+        call: &AggregateFunctionExpr,
+    ) -> Result<(WindowFunction, Option<usize>), Reason> {
         let name = call.fun().name();
         if call.is_distinct() || call.ignore_nulls() || !call.order_bys().is_empty() {
             return Err(refused(
@@ -371,20 +399,28 @@ impl Lowering<'_> {
         let inner = call.fun().inner();
         if inner.is::<Count>() {
             if constant(arg).is_some_and(|value| !value.is_null()) {
-                return Ok(WindowFunction::Count(None));
+                return Ok((WindowFunction::Count(None), None));
             }
-            return Ok(WindowFunction::Count(Some(self.value(arg)?.0)));
+            return Ok((WindowFunction::Count(Some(self.value(arg)?.0)), None));
+        }
+        let is_min = inner.is::<Min>() || (inner.is::<Extreme>() && name == "min");
+        let is_max = inner.is::<Max>() || (inner.is::<Extreme>() && name == "max");
+        if is_min || is_max {
+            // Of texts, the one of the smallest or largest rank.
+            let (value, codes) = match self.ranks(arg) {
+                Some((number, ranks)) => (ranks, Some(WindowPipeline::codes_of_ranks(number))),
+                None => (lower(arg, &self.inputs)?, None),
+            };
+            let extreme = match is_min {
+                true => WindowFunction::Min(value),
+                false => WindowFunction::Max(value),
+            };
+            return Ok((extreme, codes));
         }
         let value = lower(arg, &self.inputs)?;
-        if value.ty == Type::Utf8 {
-            return Err(refused(
-                "unsupported-type",
-                &format!("{name} of text ({arg}) over a window is not on the GPU yet"),
-            ));
-        }
         let sliding = inner.downcast_ref::<SlidingFloats>();
         let averages = sliding.map_or(inner.is::<Avg>(), SlidingFloats::is_average);
-        Ok(if averages {
+        let function = if averages {
             let scale = match arg.data_type(&self.input.schema()) {
                 Ok(DataType::Decimal128(_, scale)) => scale,
                 _ => 0,
@@ -392,13 +428,10 @@ impl Lowering<'_> {
             WindowFunction::Average { value, scale }
         } else if sliding.is_some() || inner.is::<Sum>() || inner.is::<CheckedSum>() {
             WindowFunction::Sum(value)
-        } else if inner.is::<Min>() || (inner.is::<Extreme>() && name == "min") {
-            WindowFunction::Min(value)
-        } else if inner.is::<Max>() || (inner.is::<Extreme>() && name == "max") {
-            WindowFunction::Max(value)
         } else {
             return Err(no_form(name));
-        })
+        };
+        Ok((function, None))
     }
 }
 
@@ -424,45 +457,12 @@ fn reads_frame(function: &WindowFunction) -> bool {
     )
 }
 
-fn frame(frame: &WindowFrame) -> Result<Frame, Reason> {
-    let unit = match frame.units {
-        WindowFrameUnits::Rows => FrameUnit::Rows,
-        WindowFrameUnits::Groups => FrameUnit::Groups,
-        WindowFrameUnits::Range => FrameUnit::Range,
-    };
-    let offset = |value: &ScalarValue| -> Result<Expr, Reason> {
-        if unit == FrameUnit::Range {
-            return lower_literal(value).map_err(|e| reason(&e, frame));
-        }
-        let n = lower_literal(value).map_err(|e| reason(&e, frame))?;
-        Ok(match n.kind {
-            Kind::Literal(Literal::Integer(n)) => {
-                Expr::literal(Literal::Integer(n.min(i128::from(FAR))), Type::I64)
-            }
-            _ => n,
-        })
-    };
-    let bound = |bound: &WindowFrameBound| {
-        Ok(match bound {
-            bound if bound.is_unbounded() => Bound::Unbounded,
-            WindowFrameBound::CurrentRow => Bound::Current,
-            WindowFrameBound::Preceding(n) => Bound::Before(offset(n)?),
-            WindowFrameBound::Following(n) => Bound::After(offset(n)?),
-        })
-    };
-    Ok(Frame {
-        unit,
-        start: bound(&frame.start_bound)?,
-        end: bound(&frame.end_bound)?,
-    })
-}
-
-fn constant(expr: &Arc<dyn PhysicalExpr>) -> Option<&ScalarValue> {
+pub(super) fn constant(expr: &Arc<dyn PhysicalExpr>) -> Option<&ScalarValue> {
     Some(expr.downcast_ref::<PhysicalLiteral>()?.value())
 }
 
 /// A constant integer; null is 0, as in DataFusion's window functions.
-fn integer(expr: &Arc<dyn PhysicalExpr>) -> Option<i128> {
+pub(super) fn integer(expr: &Arc<dyn PhysicalExpr>) -> Option<i128> {
     let value = constant(expr)?;
     if value.is_null() {
         return Some(0);
@@ -470,69 +470,5 @@ fn integer(expr: &Arc<dyn PhysicalExpr>) -> Option<i128> {
     match lower_literal(value).ok()?.kind {
         Kind::Literal(Literal::Integer(n)) => Some(n),
         _ => None,
-    }
-}
-
-/// How far on `lag` and `lead` look, `None` when they pass over nulls. The planner may have
-/// turned the order around and with it the function, which tells nobody but its evaluator.
-fn distance(window: &dyn WindowExpr) -> Option<i64> {
-    let call = window.as_any().downcast_ref::<StandardWindowExpr>()?;
-    let call = call.get_standard_func_expr();
-    let arguments = call.as_any().downcast_ref::<WindowUDFExpr>()?.args();
-    let n = match arguments.get(1) {
-        None => 1,
-        Some(n) => integer(n)?,
-    };
-    let n = i64::try_from(n.unsigned_abs()).unwrap_or(FAR).min(FAR);
-    if n == 0 {
-        // Which of the two it is, and whether it passes over nulls, shows only in a default.
-        let has_default = arguments
-            .get(2)
-            .and_then(constant)
-            .is_some_and(|d| !d.is_null());
-        return (!has_default).then_some(0);
-    }
-    // The rows that it asks for around the middle of many.
-    let (middle, all) = (1 << 40, 1 << 41);
-    let range = call.create_evaluator().ok()?.get_range(middle, all).ok()?;
-    if range.start < middle {
-        (range.start > 0).then_some(-n)
-    } else {
-        (range.end < all).then_some(n)
-    }
-}
-
-/// The number of the row that `first_value`, `last_value` and `nth_value` take, `None` when
-/// they pass over nulls. As for [`distance`], the evaluator knows.
-fn nth_number(window: &dyn WindowExpr, kind: &NthValueKind, n: i64) -> Option<i64> {
-    if n == 0 {
-        return Some(0);
-    }
-    let call = window.as_any().downcast_ref::<StandardWindowExpr>()?;
-    let call = call.get_standard_func_expr();
-    let far = n.unsigned_abs();
-    // Row number i of 2n has the value i, but the row that is taken first has none.
-    let rows = 2 * far as i64;
-    let taken = |missing: Option<i64>| {
-        let values = (0..rows).map(|at| (Some(at) != missing).then_some(at));
-        let values: ArrayRef = Arc::new(Int64Array::from_iter(values));
-        let value = call
-            .create_evaluator()
-            .ok()?
-            .evaluate(&[values], &(0..rows as usize));
-        match value.ok()? {
-            ScalarValue::Int64(value) => Some(value),
-            _ => None,
-        }
-    };
-    let first = taken(None)??;
-    if taken(Some(first))?.is_some() {
-        return None;
-    }
-    match kind {
-        NthValueKind::First => (first == 0).then_some(1),
-        NthValueKind::Last => (first == rows - 1).then_some(-1),
-        NthValueKind::Nth if first == n.abs() - 1 => Some(n.abs()),
-        NthValueKind::Nth => (first == rows - n.abs()).then_some(-n.abs()),
     }
 }
