@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernels::codegen::{
-    ColumnShape, RADIX_TEXT, ValueRegister, generate, generate_collect, generate_many,
-    generate_sort_keys, rehash_kernel,
+    ColumnShape, RADIX_TEXT, ValueRegister, WINDOW_GROUPS_TEXT, generate, generate_collect,
+    generate_many, generate_sort_keys, generate_window, rehash_kernel,
 };
 use kernels::ir::{
-    Aggregate, BinaryOp, Call, Collect, Expr, Function, Kind, Literal, Range, Sort, SortKey, Step,
-    Type,
+    Aggregate, BinaryOp, Bound, Call, Collect, Expr, Frame, FrameUnit, Function, Kind, Literal,
+    Range, Sort, SortKey, Step, Type, Window, WindowCall, WindowFunction,
 };
 use kernels::jit::{Nvrtc, Source, compile_cubin, headers};
 
@@ -223,4 +223,103 @@ fn rows_are_collected_and_sorted_without_spills() {
         compiles_without_spills(&kernel.name, &kernel.text);
     }
     compiles_without_spills("radix_sort", RADIX_TEXT);
+}
+
+#[test]
+fn windows_compile_without_spills() {
+    if !nvrtc_is_here() {
+        return;
+    }
+    compiles_without_spills("window_groups", WINDOW_GROUPS_TEXT);
+    let wide = Type::Decimal {
+        precision: 38,
+        scale: 2,
+    };
+    let long = 10i128.pow(38) - 1;
+    let columns = HashMap::from([
+        (0, integers(0, 1 << 20, "i32", true)),
+        (1, integers(-long, long, "i128", true)),
+        (
+            2,
+            ColumnShape {
+                register: ValueRegister::F64,
+                stored: "f64",
+                nullable: true,
+            },
+        ),
+    ]);
+    let column = |index| Expr::column(index, [Type::I64, wide, Type::Float64][index], true);
+    let key = |index| SortKey {
+        value: column(index),
+        descending: true,
+        nulls_first: false,
+    };
+    let whole = |n: i128| Expr::literal(Literal::Integer(n), Type::I64);
+    let float = |n: f64| Expr::literal(Literal::Float(n.to_bits()), Type::Float64);
+    let sliding = [
+        (FrameUnit::Rows, whole(3), whole(1)),
+        (FrameUnit::Groups, whole(3), whole(1)),
+        (FrameUnit::Range, float(0.5), float(1.5)),
+    ];
+    let mut frames = vec![Frame::WHOLE];
+    frames.extend(sliding.map(|(unit, before, after)| Frame {
+        unit,
+        start: Bound::Before(before),
+        end: Bound::After(after),
+    }));
+    for frame in frames {
+        let call = |function, ty| WindowCall {
+            function,
+            frame: frame.clone(),
+            ty,
+        };
+        let value = column(0);
+        let calls = [
+            vec![
+                call(WindowFunction::RowNumber, Type::I64),
+                call(WindowFunction::DenseRank, Type::I64),
+                call(WindowFunction::PercentRank, Type::Float64),
+                call(WindowFunction::CumeDist, Type::Float64),
+                call(WindowFunction::Ntile(4), Type::I64),
+                call(
+                    WindowFunction::Shift {
+                        value: column(1),
+                        distance: -1,
+                        otherwise: Expr::literal(Literal::Null, wide),
+                    },
+                    wide,
+                ),
+                call(WindowFunction::Nth { value, n: -2 }, Type::I64),
+            ],
+            vec![
+                call(WindowFunction::Count(Some(column(0))), Type::I64),
+                call(WindowFunction::Sum(column(0)), Type::I64),
+                call(WindowFunction::Sum(column(2)), Type::Float64),
+                call(WindowFunction::Min(column(2)), Type::Float64),
+            ],
+            vec![call(WindowFunction::Max(column(1)), wide)],
+            vec![call(WindowFunction::Sum(column(1)), wide)],
+        ];
+        for calls in calls {
+            let window = Window {
+                sort: Sort {
+                    keys: vec![key(0), key(2)],
+                },
+                n_partition: 1,
+                n_peers: 2,
+                passed: vec![column(0), column(1)],
+                calls,
+            };
+            let kernel = generate_window(&window, &columns).unwrap();
+            let source = Source::new(kernel.name.clone(), kernel.text.clone());
+            let image = compile_cubin(&source, headers(), "sm_90").unwrap();
+            let usage = image.usage();
+            assert!(!usage.is_empty(), "{}: {}", kernel.name, image.log);
+            for used in usage {
+                // A few words may be parked; arrays of a tile's rows are in registers.
+                let parked = used.spill_store_bytes.max(used.stack_bytes);
+                assert!(parked <= 32, "{}: {}", used.kernel, image.log);
+            }
+        }
+    }
 }

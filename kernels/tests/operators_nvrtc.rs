@@ -83,6 +83,7 @@ fn every_kind_of_probe_compiles_with_next_to_no_spills() {
                 is_unique,
                 is_empty: false,
                 has_null_keys: true,
+                match_percent: 100,
             };
             let mut outputs = vec![column(1)];
             if kind == ProbeKind::Mark {

@@ -50,6 +50,8 @@ files! {
     sorts
     subqueries
     text
+    window_frames
+    windows
 }
 
 fn folder() -> PathBuf {

@@ -20,6 +20,8 @@ mod steps;
 mod text;
 mod tile;
 mod widest;
+mod window;
+mod window_totals;
 
 pub use accumulate::{AccumulatorKind, CallState, Slot};
 pub use aggregate::{AggregateKernel, BLOCK_THREADS, KeyCode, TOO_MANY_GROUPS, generate};
@@ -38,3 +40,8 @@ pub use rows::{
 };
 pub use steps::TableShape;
 pub use widest::check_collect;
+pub use window::{
+    TREE_FAN, WINDOW_GROUPS_TEXT, WindowKernel, check_window, generate_window, heads_tile_rows,
+    totals_tile_rows,
+};
+pub use window_totals::{TotalKind, WINDOW_ROWS_MAX};

@@ -160,8 +160,7 @@ impl Phases {
 fn known_row(step: &Step) -> Option<usize> {
     match step {
         Step::Lookup { relation, .. } => Some(*relation),
-        Step::Probe(probe) => matches!(probe.kind, ProbeKind::Matches | ProbeKind::MatchesOrNull)
-            .then_some(probe.relation),
+        Step::Probe(probe) => probe.kind.has_columns().then_some(probe.relation),
         Step::Filter(_) => None,
     }
 }

@@ -303,6 +303,8 @@ pub struct SortKeyKernel {
     pub parameters: Vec<Parameter>,
     /// 64-bit words of a row's key.
     pub n_words: usize,
+    /// The lowest bit of the first so many keys; of none of them, the number of bits.
+    pub low_bits: Vec<u32>,
 }
 
 /// Generates the kernel that makes the keys of a sort over these columns.
@@ -329,6 +331,7 @@ pub fn generate_sort_keys(
     let nulls = values.iter().filter(|value| value.nullable).count() as u32;
     let mut at = widths.iter().sum::<u32>() + nulls;
     let n_words = at.div_ceil(64).max(1) as usize;
+    let mut low_bits = vec![at];
     for ((key, value), width) in sort.keys.iter().zip(&values).zip(&widths) {
         if value.nullable {
             at -= 1;
@@ -340,6 +343,7 @@ pub fn generate_sort_keys(
         if *width > 0 {
             put(&mut emitter, key, value, at, *width);
         }
+        low_bits.push(at);
     }
     emitter.close();
     emitter.line(";");
@@ -355,6 +359,7 @@ pub fn generate_sort_keys(
         columns: used,
         parameters: emitter.parameters().to_vec(),
         n_words,
+        low_bits,
     })
 }
 

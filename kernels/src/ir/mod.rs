@@ -9,6 +9,7 @@ mod spread;
 mod steps;
 mod types;
 mod unmatched;
+mod window;
 
 pub use aggregate::{Aggregate, Call, Function};
 pub use expr::{BinaryOp, DatePart, Expr, Kind, Literal, TextOp, UnaryOp};
@@ -17,3 +18,4 @@ pub use spread::{Moments, Spread};
 pub use steps::{Build, BuildKey, JoinKey, Probe, ProbeKind, RELATION_COLUMNS, Step, columns_read};
 pub use types::{IntWidth, Range, Register, Type};
 pub use unmatched::MATCHED_COLUMN;
+pub use window::{Bound, Frame, FrameUnit, Window, WindowCall, WindowFunction};

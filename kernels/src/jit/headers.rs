@@ -31,5 +31,8 @@ pub fn headers() -> &'static [Header] {
         "rows/expand.h",
         "rows/sort_keys.h",
         "rows/radix.h",
+        "rows/window_groups.h",
+        "rows/window.h",
+        "rows/window_totals.h",
     ]
 }

@@ -17,6 +17,7 @@ mod parameters;
 mod relations;
 mod sort;
 mod totals;
+mod window;
 
 pub use aggregate::{AggregateRun, Groups};
 pub use collect::{CollectRun, Collected};
@@ -25,3 +26,4 @@ pub use join::JoinTable;
 pub use loader::{Loader, StagedBatch};
 pub use sort::{SORT_ROWS_MAX, Sorted, sort, sort_resident};
 pub use totals::{GroupTotals, Number, Totals};
+pub use window::{Windowed, window_bytes, window_resident};

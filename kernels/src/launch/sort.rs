@@ -85,6 +85,40 @@ pub fn sort_resident(
     }
     let mut context = Context::new(gpu, jit)?;
     chunk.wait_on(&context.stream)?;
+    let ordered = order(&mut context, sort, chunk)?;
+    let rows = match &ordered.rows {
+        None => (0..n_wanted as u32).collect(),
+        Some(rows) => {
+            context.counts.bytes_to_host += n_wanted as u64 * 4;
+            rows.read(&context.stream, 0, n_wanted)?
+        }
+    };
+    context.counts.rows = n_rows as u64;
+    context.counts.chunks = 1;
+    Ok(Sorted {
+        rows,
+        counts: context.counts,
+        kernel: ordered.kernel,
+    })
+}
+
+/// An order of rows, on the device.
+pub(super) struct Ordered {
+    /// The keys: word `w` of row `i` is element `w * n_rows + i`.
+    pub(super) words: DeviceBuffer,
+    /// 64-bit words of a row's key.
+    pub(super) n_words: usize,
+    /// As in [`SortKeyKernel`].
+    pub(super) low_bits: Vec<u32>,
+    /// Row numbers in order; `None` when the rows stand in order already.
+    pub(super) rows: Option<DeviceBuffer>,
+    /// The kernel that made the keys.
+    pub(super) kernel: String,
+}
+
+/// The stable order of a chunk that has rows.
+pub(super) fn order(context: &mut Context, sort: &Sort, chunk: &DeviceChunk) -> Result<Ordered> {
+    let n_rows = chunk.n_rows;
     let kernel = generate_sort_keys(sort, &chunk.shapes()).map_err(unsupported)?;
     // The words, and two copies of key and row.
     let needed = n_rows * (kernel.n_words * 8 + 2 * (8 + 4));
@@ -94,29 +128,28 @@ pub fn sort_resident(
             "sorting {n_rows} rows takes {needed} bytes of device memory, {free} are free"
         )));
     }
-    let (words, varying) = make_keys(&mut context, &kernel, chunk)?;
-
+    let (words, varying) = make_keys(context, &kernel, chunk)?;
     let rows = if varying.iter().all(|bits| *bits == 0) {
-        (0..n_wanted as u32).collect()
+        None
     } else {
         let code = context.load("radix_sort", RADIX_TEXT)?;
         let before = Event::record_timing(&context.stream)?;
-        let mut radix = Radix::new(&context, |name| code.kernel(name), n_rows)?;
+        let mut radix = Radix::new(context, |name| code.kernel(name), n_rows)?;
         for (word, bits) in varying.iter().enumerate() {
             radix.sort_word(words.at(word * n_rows * 8), *bits)?;
         }
         let after = Event::record_timing(&context.stream)?;
-        let rows = radix.rows(n_wanted)?;
+        // The passes are done before their buffers go.
         let device_ms = f64::from(after.ms_since(&before)?);
+        let rows = radix.into_rows()?;
         context.note("radix_sort", device_ms);
-        context.counts.bytes_to_host += rows.len() as u64 * 4;
-        rows
+        Some(rows)
     };
-    context.counts.rows = n_rows as u64;
-    context.counts.chunks = 1;
-    Ok(Sorted {
+    Ok(Ordered {
+        words,
+        n_words: kernel.n_words,
+        low_bits: kernel.low_bits,
         rows,
-        counts: context.counts,
         kernel: kernel.name,
     })
 }
@@ -273,11 +306,13 @@ impl<'a> Radix<'a> {
         unsafe { stream.launch_bytes(kernel, shape, params.bytes()) }
     }
 
-    fn rows(&self, n: usize) -> Result<Vec<u32>> {
+    /// The numbers of the rows in order.
+    fn into_rows(self) -> Result<DeviceBuffer> {
         let current = self
             .current
             .ok_or_else(|| Error::Internal("nothing was sorted".into()))?;
-        self.rows[current].read(&self.context.stream, 0, n)
+        let [first, second] = self.rows;
+        Ok(if current == 0 { first } else { second })
     }
 }
 

@@ -8,6 +8,7 @@ mod dice;
 mod expressions;
 mod queries;
 mod tables;
+mod windows;
 
 pub use dice::Dice;
 pub use queries::{Query, query};

@@ -1,6 +1,7 @@
 //! Random queries.
 
 use super::expressions::Scope;
+use super::windows;
 use super::{Class, Column, Dice, Table};
 
 /// A query.
@@ -91,6 +92,9 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
             }
             if dice.chance(15) {
                 distinct = "distinct ";
+            }
+            if dice.chance(30) {
+                outputs.extend(windows::calls(&scope, dice));
             }
         }
     }
@@ -244,7 +248,26 @@ fn source(dice: &mut Dice, tables: &[Table]) -> Source {
     };
     let name = &table.name;
     let (list, columns) = renamed(&table.columns);
-    match dice.below(9) {
+    match dice.below(10) {
+        9 => {
+            // The rows that come first in their partitions.
+            let number = windows::row_number(&scope, dice);
+            let numbered = format!("select {list}, {number} as number from {name}");
+            let condition = match dice.chance(60) {
+                true => format!(" where number <= {}", dice.within(1, 4)),
+                false => String::new(),
+            };
+            let mut columns = columns;
+            columns.push(Column {
+                name: "number".to_string(),
+                class: Class::Integer,
+                is_small: true,
+            });
+            Source {
+                sql: format!("(select * from ({numbered}){condition})"),
+                columns,
+            }
+        }
         0 => Source {
             sql: format!(
                 "(select {list} from {name} where {})",

@@ -572,20 +572,7 @@ impl Left {
         let (codes, texts) = self
             .codes(index)
             .ok_or_else(|| Failure::device("unsupported-sort", "a constant as a key".into()))?;
-        let ranks = stage(&ranks_of(texts), None).map_err(|e| internal(e.message))?;
-        let ranks = StagedBatch::new(HashMap::from([(0, ranks)]), texts.len());
-        let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
-        let ranks = Arc::new(loader.upload(&ranks)?);
-        let int = Type::Int(IntWidth::W32);
-        let (taken, _) = looked_up(
-            device,
-            Arc::clone(codes),
-            self.n_rows,
-            ranks,
-            vec![Expr::column(RELATION_COLUMNS, int, codes.shape.nullable)],
-            codes.shape.nullable,
-        )?;
-        Ok(Arc::clone(taken.shared_column(0)?))
+        ranks_on_device(device, codes, texts, self.n_rows)
     }
 
     /// Some of the rows, by their numbers.
@@ -646,6 +633,29 @@ impl Left {
             schema, columns, &options,
         )?)
     }
+}
+
+/// The rank of the text of each row's code.
+pub(super) fn ranks_on_device(
+    device: &Device,
+    codes: &Arc<DeviceColumn>,
+    texts: &StringArray,
+    n_rows: usize,
+) -> Result<Arc<DeviceColumn>, Failure> {
+    let ranks = stage(&ranks_of(texts), None).map_err(|e| internal(e.message))?;
+    let ranks = StagedBatch::new(HashMap::from([(0, ranks)]), texts.len());
+    let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
+    let ranks = Arc::new(loader.upload(&ranks)?);
+    let int = Type::Int(IntWidth::W32);
+    let (taken, _) = looked_up(
+        device,
+        Arc::clone(codes),
+        n_rows,
+        ranks,
+        vec![Expr::column(RELATION_COLUMNS, int, codes.shape.nullable)],
+        codes.shape.nullable,
+    )?;
+    Ok(Arc::clone(taken.shared_column(0)?))
 }
 
 /// Columns of the rows of `relation` that have these numbers.

@@ -11,12 +11,14 @@ mod finish;
 mod relation;
 mod rest;
 mod sort;
+mod window;
 
 pub use aggregate::{AggregatePipeline, GpuAggregateExec, Outcome, Output};
 pub use codes::Codes;
 pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
 pub use rest::depth_of;
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
+pub use window::{DefaultText, GpuWindowExec, WindowPipeline};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -146,6 +148,12 @@ pub fn gpu_node(plan: &Arc<dyn ExecutionPlan>) -> Option<GpuNode<'_>> {
         });
     }
     if let Some(node) = plan.downcast_ref::<GpuCollectExec>() {
+        return Some(GpuNode {
+            operators: node.operators(),
+            outcome: node.outcome(),
+        });
+    }
+    if let Some(node) = plan.downcast_ref::<GpuWindowExec>() {
         return Some(GpuNode {
             operators: node.operators(),
             outcome: node.outcome(),

@@ -35,6 +35,7 @@ use super::codes::{Codes, Texts, Wanted, decode, encode, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::{Dictionary, Encoder};
 use super::failure::Failure;
+use super::window::GpuWindowExec;
 use crate::lower::{Joined, without_exchange};
 
 /// All rows of a plan, on the device.
@@ -155,6 +156,16 @@ async fn rows_of(
             Err(failure) => Err(failure),
         };
     }
+    if let Some(window) = plan.downcast_ref::<GpuWindowExec>() {
+        return match window.run_on_device(context).await {
+            Ok(left) => Ok(SourceRows::Left(Box::new(left))),
+            Err(Failure::Device(reason)) if window.allows_fallback() => {
+                let batch = window.run_on_cpu(reason, context).await?;
+                Ok(SourceRows::Batch(batch))
+            }
+            Err(failure) => Err(failure),
+        };
+    }
     match plan.downcast_ref::<GpuCollectExec>() {
         Some(collect) if collect.has_device_form() => match collect.run_on_device(context).await {
             Ok(left) => Ok(SourceRows::Left(Box::new(left))),
@@ -208,6 +219,7 @@ fn leaves_rows(source: &Arc<dyn ExecutionPlan>) -> bool {
     let collect = source.downcast_ref::<GpuCollectExec>();
     collect.is_some_and(GpuCollectExec::has_device_form)
         || source.is::<GpuAggregateExec>()
+        || source.is::<GpuWindowExec>()
         || renamed(source).is_some_and(|(_, below)| leaves_rows(below))
 }
 

@@ -10,12 +10,14 @@
 //!    and NULLs can still be told apart.
 //! 3. [`floats`]: after `not_in`, so that the comparisons it makes are covered:
 //!    one zero, one NaN, and NaN sorts last.
-//! 4. [`arithmetic`]: last in the analysis, before constants are folded; then back
+//! 4. [`window_filter`]: keeps filters of window functions where the GPU rewrite sees
+//!    them. [`sliding_floats`]: sums of floats over frames that move on.
+//! 5. [`arithmetic`]: last in the analysis, before constants are folded; then back
 //!    to plain nodes, now checked, as the first physical rule, so that every
 //!    physical rule sees plain arithmetic.
-//! 5. [`null_safe`]: around the logical rules that lose whether NULL equals NULL.
-//! 6. [`pushdown`]: around the physical rules that move filters.
-//! 7. [`sum`] and [`extremes`]: the aggregate functions, at run time.
+//! 6. [`null_safe`]: around the logical rules that lose whether NULL equals NULL.
+//! 7. [`pushdown`]: around the physical rules that move filters.
+//! 8. [`sum`] and [`extremes`]: the aggregate functions, at run time.
 
 pub mod arithmetic;
 pub mod extremes;
@@ -23,8 +25,10 @@ pub mod floats;
 pub mod not_in;
 pub mod null_safe;
 pub mod pushdown;
+pub mod sliding_floats;
 pub mod statement;
 pub mod sum;
+pub mod window_filter;
 
 use std::sync::Arc;
 
@@ -44,6 +48,12 @@ pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
     let mut analyzer = Analyzer::new();
     analyzer.rules.push(Arc::new(not_in::RightNotIn));
     analyzer.rules.push(Arc::new(floats::OneZeroOneNan));
+    analyzer
+        .rules
+        .push(Arc::new(window_filter::FilterInArgument));
+    analyzer
+        .rules
+        .push(Arc::new(sliding_floats::NothingSubtracted));
     analyzer.rules.push(Arc::new(arithmetic::MarkChecked));
 
     let mut physical: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =

@@ -35,9 +35,10 @@ use kernels::ir::{
     Spread, Type,
 };
 
+use super::window::mark_window;
 use crate::exec::{
     AggregatePipeline, Codes, CollectForm, CollectPipeline, KeyColumn, Output, SortPipeline, Taken,
-    depth_of,
+    WindowPipeline, depth_of,
 };
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
@@ -55,6 +56,8 @@ pub enum Candidate {
     Collect(CollectPipeline),
     /// A sort of all rows.
     Sort(SortPipeline),
+    /// Window functions.
+    Window(WindowPipeline),
 }
 
 /// Lowers a node and what belongs to it, or says why it stays on the CPU. `None` for
@@ -65,6 +68,9 @@ pub fn mark(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<Candidate, Reason>> 
     }
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
         return mark_sort(plan).map(|marked| marked.map(Candidate::Sort));
+    }
+    if let Some(marked) = mark_window(plan) {
+        return Some(marked.map(Candidate::Window));
     }
     if plan.is::<FilterExec>() || plan.is::<ProjectionExec>() || Join::of(plan).is_some() {
         return mark_collect(plan).map(|marked| marked.map(Candidate::Collect));
@@ -192,7 +198,7 @@ fn whole_form(chain: &Chain, schema: &Schema, codes: &mut Codes) -> Result<Colle
 }
 
 /// The text that codes can stand for, if a column is that.
-fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedText> {
+pub(super) fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedText> {
     match origin {
         _ if *data_type != DataType::Utf8 => None,
         Origin::Column(index) => Some(DerivedText {
@@ -205,7 +211,7 @@ fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedText> {
 }
 
 /// A value that can be given out as this field.
-fn of_type(value: Expr, field: &Field) -> Result<Expr, Reason> {
+pub(super) fn of_type(value: Expr, field: &Field) -> Result<Expr, Reason> {
     let gives = arrow_type(value.ty);
     if gives != *field.data_type() {
         let message = format!("{}, computed {gives}, cannot be given out", field.name());
@@ -421,7 +427,7 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
 
 /// The ranges of source columns by the statistics of its files. They pick widths that
 /// fit every chunk; where a chunk's values leave them, the values are believed.
-fn known_ranges(source: &Arc<dyn ExecutionPlan>) -> HashMap<usize, Range> {
+pub(super) fn known_ranges(source: &Arc<dyn ExecutionPlan>) -> HashMap<usize, Range> {
     let statistics = StatisticsContext::new().compute(source.as_ref(), &StatisticsArgs::new());
     let Ok(statistics) = statistics else {
         return HashMap::new();
@@ -564,7 +570,7 @@ fn is_literal(expr: &Arc<dyn PhysicalExpr>) -> bool {
         .is_some_and(|literal| !literal.value().is_null())
 }
 
-fn refused(code: &str, message: &str) -> Reason {
+pub(super) fn refused(code: &str, message: &str) -> Reason {
     Reason {
         code: code.to_string(),
         message: message.to_string(),

@@ -10,6 +10,7 @@
 //!    |---|---|---|
 //!    | complete aggregate | filters, projections, joins, exchanges, sorts below | `GpuAggregateExec` |
 //!    | sort, or sorts and their merge | exchanges below | `GpuSortExec` |
+//!    | window functions | exchanges and sorts below | `GpuWindowExec` |
 //!    | filter, projection, join | filters, projections and joins below | `GpuCollectExec` |
 //!
 //! 3. `choose` keeps a filter or projection on the CPU when what feeds it stays there
@@ -32,6 +33,9 @@ mod mark;
 mod place;
 mod scans;
 mod whole;
+mod window;
+mod window_evaluator;
+mod window_frame;
 
 pub use choose::{choose, not_worth_it};
 pub use mark::{Candidate, computes_nothing, mark};

@@ -16,7 +16,7 @@ use datafusion::physical_plan::{
 use super::choose::{choose, not_worth_it};
 use super::gather::gather;
 use super::mark::{Candidate, mark};
-use crate::exec::{Device, GpuAggregateExec, GpuCollectExec, GpuSortExec};
+use crate::exec::{Device, GpuAggregateExec, GpuCollectExec, GpuSortExec, GpuWindowExec};
 use crate::report::{Fallback, FallbackTime, Reason};
 
 /// The rule: runs last, once a plan.
@@ -69,6 +69,12 @@ impl GpuRewrite {
                 self.allow_fallback,
             )),
             Candidate::Collect(pipeline) => Arc::new(GpuCollectExec::new(
+                device,
+                original,
+                pipeline,
+                self.allow_fallback,
+            )),
+            Candidate::Window(pipeline) => Arc::new(GpuWindowExec::new(
                 device,
                 original,
                 pipeline,
