@@ -188,6 +188,12 @@ impl Case {
         pairs
     }
 
+    /// Whether the table may forget which rows it has.
+    fn only_exists(&self) -> bool {
+        use ProbeKind::{IfAny, IfNone, NotIn};
+        !self.residual && matches!(self.kind, IfAny | IfNone | NotIn)
+    }
+
     fn steps(&self) -> Vec<Step> {
         let of_build = |index| Expr::column(index + RELATION_COLUMNS, LONG, true);
         let keys = key_columns(self.form).into_iter().map(|key| JoinKey {
@@ -221,6 +227,7 @@ impl Case {
                 less(Expr::column(1, LONG, true), limit)
             }),
             keys: keys.collect(),
+            only_exists: self.only_exists(),
         };
         JoinTable::build(gpu, jit, &build, Arc::new(chunk))
             .unwrap()
@@ -619,6 +626,7 @@ fn without_keys_every_pair_is_looked_at() {
                 let build = Build {
                     filter: None,
                     keys: Vec::new(),
+                    only_exists: false,
                 };
                 let (table, _) = JoinTable::build(gpu, jit, &build, Arc::new(chunk)).unwrap();
                 let steps = case.steps().into_iter().map(|step| match step {

@@ -81,6 +81,8 @@ fn every_kind_of_probe_compiles_with_next_to_no_spills() {
             let table = TableShape {
                 is_dense,
                 is_unique,
+                has_chains: !is_unique,
+                is_flags: false,
                 is_empty: false,
                 has_null_keys: true,
                 match_percent: 100,

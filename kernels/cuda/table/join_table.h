@@ -5,6 +5,7 @@
 //   next    row 7 -> row 4 -> NO_ROW    the bucket's other rows
 //
 // Rows are numbers of the relation's rows; keys and payload are read from its columns.
+// Several rows of a bucket have one key or, in a hashed table, different ones.
 // A bucket is a key's distance from the smallest key (dense: nothing else is in it), or
 // the low bits of a hash (then the keys are compared).
 #pragma once
@@ -65,6 +66,15 @@ WL_DEVICE u64 dense_bucket(const JoinTableRef& table, i32 key) {
 
 WL_DEVICE u32 first_row_of(const JoinTableRef& table, u64 bucket) {
   return bucket < table.n_buckets ? table.heads[bucket] : NO_ROW;
+}
+
+// A table that only tells whether there is a row has one byte a bucket for `heads`.
+WL_DEVICE void set_flag(const JoinTableRef& table, u64 bucket) {
+  // All that get here write the same.
+  if (bucket < table.n_buckets) store_relaxed(reinterpret_cast<u8*>(table.heads) + bucket, u8{1});
+}
+WL_DEVICE bool has_row(const JoinTableRef& table, u64 bucket) {
+  return bucket < table.n_buckets && reinterpret_cast<const u8*>(table.heads)[bucket] != 0;
 }
 
 WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 bucket, u32 row) {

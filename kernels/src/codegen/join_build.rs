@@ -8,7 +8,21 @@ use super::emit::{ColumnShape, Emitter, Parameter};
 use super::error::Unsupported;
 use super::steps::emit_bucket;
 use super::tile::{eager_columns, fields, named, row_loop};
-use crate::ir::{Build, Step, columns_read};
+use crate::ir::{Build, RELATION_COLUMNS, Step, columns_read};
+
+/// What both texts include.
+const HEADERS: &str = r#"#include "prelude.h"
+#include "thread/value.h"
+#include "thread/arithmetic.h"
+#include "thread/compare.h"
+#include "thread/dates.h"
+#include "thread/memory.h"
+#include "thread/text.h"
+#include "table/accumulators.h"
+#include "table/groups.h"
+#include "table/hash.h"
+#include "table/join_table.h"
+"#;
 
 /// A generated build kernel and what is needed to launch it.
 #[derive(Debug, Clone)]
@@ -28,6 +42,7 @@ pub fn generate_build(
     build: &Build,
     columns: &HashMap<usize, ColumnShape>,
     is_dense: bool,
+    is_flags: bool,
 ) -> Result<BuildKernel, Unsupported> {
     let filter = Step::filter(build.filter.clone());
     let keys = build.keys.iter().map(|key| &key.value);
@@ -48,26 +63,18 @@ pub fn generate_build(
         emitter.close();
     }
     emitter.line("++n_inserted;");
-    emitter.line(&format!(
-        "insert_row(p.j1, p.facts, {}, static_cast<u32>(thread.row));",
-        bucket.text
-    ));
+    emitter.line(&match is_flags {
+        true => format!("set_flag(p.j1, {});", bucket.text),
+        false => format!(
+            "insert_row(p.j1, p.facts, {}, static_cast<u32>(thread.row));",
+            bucket.text
+        ),
+    });
     let rows = row_loop("0", &eager, tile_rows, emitter.body());
     let fields = fields(1, &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
-#include "prelude.h"
-#include "thread/value.h"
-#include "thread/arithmetic.h"
-#include "thread/compare.h"
-#include "thread/dates.h"
-#include "thread/memory.h"
-#include "thread/text.h"
-#include "table/accumulators.h"
-#include "table/groups.h"
-#include "table/hash.h"
-#include "table/join_table.h"
-
+{HEADERS}
 struct Params {{
   alignas(16) u64 n_rows;
   alignas(16) u64* first_fault;
@@ -89,6 +96,67 @@ WL_KERNEL(@name@, Params, p) {{
         name,
         text,
         columns: used,
+        parameters: emitter.parameters().to_vec(),
+    })
+}
+
+/// Generates the kernel that looks for two rows of a hashed table with the same keys.
+/// Column `i` of the relation is also column `i` of relation 1: a pair is compared as a
+/// row that probes is with one that it finds.
+pub fn generate_duplicates(
+    build: &Build,
+    columns: &HashMap<usize, ColumnShape>,
+) -> Result<BuildKernel, Unsupported> {
+    let keys = build.keys.iter().map(|key| &key.value);
+    let own = columns_read(keys);
+    let both: Vec<usize> = own
+        .iter()
+        .copied()
+        .chain(own.iter().map(|index| RELATION_COLUMNS + index))
+        .collect();
+    let other = columns
+        .iter()
+        .map(|(index, shape)| (RELATION_COLUMNS + index, *shape));
+    let shapes: HashMap<usize, ColumnShape> = columns
+        .iter()
+        .map(|(index, shape)| (*index, *shape))
+        .chain(other)
+        .collect();
+    let mut emitter = Emitter::new(shapes.clone());
+    emitter.open("for (u64 bucket = first_row(); bucket < p.j1.n_buckets; bucket += row_step())");
+    emitter.open("for (u32 row = p.j1.heads[bucket]; row != NO_ROW; row = p.j1.next[row])");
+    emitter.line("if (load_relaxed(&p.facts->has_duplicates) != 0) return;");
+    emitter.line("thread.row = row;");
+    emitter.open_loop("for (u32 r1 = p.j1.next[row]; r1 != NO_ROW; r1 = p.j1.next[r1])");
+    for key in &build.keys {
+        let same = emitter.not_distinct(&key.value, &key.value.clone().of_relation(1))?;
+        emitter.line(&format!("if (!{}) continue;", same.text));
+    }
+    emitter.line("p.facts->has_duplicates = 1;");
+    emitter.line("return;");
+    emitter.close_loop();
+    emitter.close();
+    emitter.close();
+    let fields = fields(1, &both, &shapes, emitter.parameters());
+    let body = emitter.body();
+    let text = format!(
+        r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
+{HEADERS}
+struct Params {{
+  alignas(16) u64* first_fault;
+  alignas(16) JoinTableFacts* facts;
+{fields}}};
+
+WL_KERNEL(@name@, Params, p) {{
+  Thread thread{{0, NO_FAULT}};
+{body}}}
+"#
+    );
+    let (name, text) = named("duplicates", &text);
+    Ok(BuildKernel {
+        name,
+        text,
+        columns: both,
         parameters: emitter.parameters().to_vec(),
     })
 }

@@ -31,7 +31,7 @@ pub use error::Unsupported;
 pub use group_values::{
     GroupKeys, GroupLayout, GroupOutput, GroupValuesKernel, generate_group_values,
 };
-pub use join_build::{BuildKernel, generate_build};
+pub use join_build::{BuildKernel, generate_build, generate_duplicates};
 pub use many_groups::{KeyWords, ManyGroupsKernel, generate_many, rehash_kernel};
 pub use rows::{
     CollectKernel, CollectMode, CountKernel, OutputShape, PACK_TEXT, RADIX_TEXT,

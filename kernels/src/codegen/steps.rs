@@ -20,8 +20,12 @@ use crate::ir::{JoinKey, Probe, ProbeKind, Step};
 pub struct TableShape {
     /// Whether a bucket belongs to one key value.
     pub is_dense: bool,
-    /// Whether a bucket has one row at most.
+    /// Whether keys find one row at most.
     pub is_unique: bool,
+    /// Whether a bucket may have several rows, if only of other keys.
+    pub has_chains: bool,
+    /// Whether a bucket tells no more than that there is a row; then it is dense.
+    pub is_flags: bool,
     /// Whether there is no row, with or without null keys.
     pub is_empty: bool,
     /// Whether rows were left out because their key is null.
@@ -118,41 +122,54 @@ fn emit_probe(
             emitter.line(&format!("if (!({valid})) {leave};"));
         }
     }
+    let leave = emitter.exit().to_string();
+    if shape.is_flags {
+        let has = format!("has_row(p.j{n}, {})", bucket.text);
+        let has = match &bucket.valid {
+            Some(valid) => format!("({valid} && {has})"),
+            None => has,
+        };
+        match probe.kind {
+            ProbeKind::IfAny => emitter.line(&format!("if (!{has}) {leave};")),
+            ProbeKind::IfNone | ProbeKind::NotIn => emitter.line(&format!("if ({has}) {leave};")),
+            _ => return Err(Unsupported::expression("rows of a table without rows")),
+        }
+        return Ok(false);
+    }
     emitter.line(&format!("const u32 first{n} = {first};"));
     emit_match(emitter, probe, !shape.is_dense)?;
 
+    // The only row of a bucket, or the only one of its chain that matches.
+    let single = !shape.has_chains;
+    let match_of = match single {
+        true => format!("first{n} != NO_ROW && match{n}(first{n}) ? first{n} : NO_ROW"),
+        false => format!("any_match_of<false>(p.j{n}, first{n}, match{n})"),
+    };
     let unique = shape.is_unique;
-    let leave = emitter.exit().to_string();
     match probe.kind {
         ProbeKind::IfAny => {
             emitter.line(&format!(
-                "if (!any_match<{unique}>(p.j{n}, first{n}, match{n})) {leave};"
+                "if (!any_match<{single}>(p.j{n}, first{n}, match{n})) {leave};"
             ));
             Ok(false)
         }
         ProbeKind::IfNone | ProbeKind::NotIn => {
             emitter.line(&format!(
-                "if (any_match<{unique}>(p.j{n}, first{n}, match{n})) {leave};"
+                "if (any_match<{single}>(p.j{n}, first{n}, match{n})) {leave};"
             ));
             Ok(false)
         }
         ProbeKind::Mark => {
-            emitter.line(&format!(
-                "const u32 r{n} = any_match_of<{unique}>(p.j{n}, first{n}, match{n});"
-            ));
+            emitter.line(&format!("const u32 r{n} = {match_of};"));
             Ok(false)
         }
         ProbeKind::Matches if unique => {
-            emitter.line(&format!(
-                "if (first{n} == NO_ROW || !match{n}(first{n})) {leave};"
-            ));
-            emitter.line(&format!("const u32 r{n} = first{n};"));
+            emitter.line(&format!("const u32 r{n} = {match_of};"));
+            emitter.line(&format!("if (r{n} == NO_ROW) {leave};"));
             Ok(false)
         }
         ProbeKind::MatchesOrNull | ProbeKind::Full if unique => {
-            emitter.line(&format!(
-                "const u32 r{n} = first{n} != NO_ROW && match{n}(first{n}) ? first{n} : NO_ROW;"
-            ));
+            emitter.line(&format!("const u32 r{n} = {match_of};"));
             emit_mark(emitter, probe);
             Ok(false)
         }

@@ -22,6 +22,8 @@ pub fn check_collect(collect: &Collect) -> Result<(), Unsupported> {
     let any = TableShape {
         is_dense: false,
         is_unique: false,
+        has_chains: true,
+        is_flags: false,
         is_empty: false,
         has_null_keys: true,
         match_percent: 100,

@@ -57,6 +57,8 @@ pub struct Build {
     /// The values that are looked up. Without any there is no table: every row of the
     /// relation is looked at, and `filter` has to be part of the probe's residual.
     pub keys: Vec<BuildKey>,
+    /// Whether nothing is asked of the rows but that there is one with some keys.
+    pub only_exists: bool,
 }
 
 /// One value that a join table is looked up by.
@@ -81,6 +83,7 @@ impl Build {
                     null_equal: key.null_equal,
                 })
                 .collect(),
+            only_exists: self.only_exists,
         }
     }
 

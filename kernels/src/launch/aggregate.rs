@@ -143,7 +143,12 @@ impl AggregateRun {
             return Ok(false);
         }
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
-        let kernel = codegen::generate_dense(&self.aggregate, &shapes, &tables, rows.rows_max());
+        let kernel = codegen::generate_dense(
+            &self.aggregate,
+            &shapes,
+            &tables,
+            rows.rows_max(&self.aggregate.steps),
+        );
         let kernel = kernel.map_err(unsupported)?;
         let Some(range) = dense_key(&self.aggregate, &rows, kernel.state_words) else {
             return Ok(false);
@@ -165,14 +170,14 @@ impl AggregateRun {
             source: chunk,
             tables: &self.joined,
         };
-        let rows_max = rows.rows_max();
+        let rows_max = rows.rows_max(&self.aggregate.steps);
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
         let kernel = match codegen::generate(&self.aggregate, &shapes, &tables, rows_max) {
             Ok(kernel) => kernel,
             Err(reason) if reason.code == codegen::TOO_MANY_GROUPS => return Ok(false),
             Err(reason) => return Err(unsupported(reason)),
         };
-        let rows_through = match rows.may_expand() && !kernel.sets.is_empty() {
+        let rows_through = match rows.may_expand(&self.aggregate.steps) && !kernel.sets.is_empty() {
             true => {
                 let steps = &self.aggregate.steps;
                 Some(count::rows_through(&mut self.context, steps, &rows)?)
@@ -191,21 +196,21 @@ impl AggregateRun {
             source: chunk,
             tables: &self.joined,
         };
-        let bound = is_only.then(|| rows.rows_max());
+        let bound = is_only.then(|| rows.rows_max(&self.aggregate.steps));
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
         let kernel = codegen::generate_many(&self.aggregate, &shapes, &tables, bound)
             .map_err(unsupported)?;
-        let rows_max = if rows.may_expand() {
-            count::rows_through(&mut self.context, &self.aggregate.steps, &rows)?
-        } else {
-            chunk.n_rows
+        let steps = &self.aggregate.steps;
+        let rows_through = match rows.may_expand(steps) {
+            true => Some(count::rows_through(&mut self.context, steps, &rows)?),
+            false => None,
         };
         let table = match &mut self.table {
             Some(table) => table,
             none => none.insert(GroupTable::new(&self.context, &kernel, self.first_rows)?),
         };
         let (context, sets) = (&mut self.context, &mut self.sets);
-        table.add(context, &kernel, &rows, rows_max, sets)?;
+        table.add(context, &kernel, &rows, rows_through, sets)?;
         let ranges = self.aggregate.keys.iter().map(|key| match key.kind {
             Kind::Column(index) => rows.column(index).ok()?.range,
             _ => None,

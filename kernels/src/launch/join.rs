@@ -5,17 +5,23 @@ use std::sync::Arc;
 use super::context::Context;
 use super::parameters::ParameterBytes;
 use super::relations::Relations;
-use crate::codegen::{ColumnShape, TableShape, Unsupported, ValueRegister, generate_build};
+use crate::codegen::{
+    ColumnShape, TableShape, Unsupported, ValueRegister, generate_build, generate_duplicates,
+};
 use crate::columns::{DeviceChunk, DeviceColumn};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Gpu, Stream};
-use crate::ir::{Build, Expr, Kind, Range};
+use crate::ir::{Build, Expr, Kind, RELATION_COLUMNS, Range};
 use crate::jit::Jit;
 use crate::launch::RunCounts;
 
-/// Buckets that a dense table may have for each row: as many words as a hashed table
-/// and its keys would take.
-const DENSE_BUCKETS_PER_ROW: i128 = 8;
+/// Buckets that a dense table may have for each row. Most of them are empty then, but to
+/// clear them costs less than the reads that a hash scatters: rows that probe often stand
+/// in the order of their keys, and nothing has to be compared.
+const DENSE_BUCKETS_PER_ROW: i128 = 32;
+
+/// No dense table has more buckets, which is 4 GiB.
+const DENSE_BUCKETS_MAX: i128 = 1 << 30;
 
 /// A dense table of so many buckets is always worth it: it stays in the fastest cache.
 const DENSE_BUCKETS_FREE: i128 = 1 << 16;
@@ -47,6 +53,8 @@ impl JoinTable {
             shape: TableShape {
                 is_dense: true,
                 is_unique: true,
+                has_chains: false,
+                is_flags: false,
                 is_empty: false,
                 has_null_keys: false,
                 match_percent: 100,
@@ -79,6 +87,8 @@ impl JoinTable {
                 shape: TableShape {
                     is_dense: true,
                     is_unique: n_rows <= 1,
+                    has_chains: n_rows > 1,
+                    is_flags: false,
                     is_empty: n_rows == 0,
                     has_null_keys: false,
                     match_percent: 100,
@@ -93,9 +103,21 @@ impl JoinTable {
             Some((min, n_buckets)) => (n_buckets, min),
             None => ((2 * n_rows).next_power_of_two().max(2) as u64, 0),
         };
-        let heads_bytes = n_buckets as usize * size_of::<u32>();
-        let heads = DeviceBuffer::filled(gpu, &context.stream, heads_bytes, 0xff)?;
-        let next = DeviceBuffer::for_values::<u32>(gpu, n_rows)?;
+        let is_flags = build.only_exists && dense.is_some();
+        let stream = &context.stream;
+        let (heads, next) = match is_flags {
+            true => (
+                DeviceBuffer::zeroed(gpu, stream, n_buckets as usize)?,
+                DeviceBuffer::allocate(gpu, 0)?,
+            ),
+            false => {
+                let heads_bytes = n_buckets as usize * size_of::<u32>();
+                (
+                    DeviceBuffer::filled(gpu, stream, heads_bytes, 0xff)?,
+                    DeviceBuffer::for_values::<u32>(gpu, n_rows)?,
+                )
+            }
+        };
         let mut table = JoinTable {
             rows,
             heads,
@@ -105,6 +127,8 @@ impl JoinTable {
             shape: TableShape {
                 is_dense: dense.is_some(),
                 is_unique: true,
+                has_chains: false,
+                is_flags,
                 is_empty: true,
                 has_null_keys: false,
                 match_percent: 100,
@@ -114,7 +138,9 @@ impl JoinTable {
         };
         if n_rows > 0 {
             let [duplicates, null_keys, n_inserted] = table.fill(&mut context, build)?;
-            table.shape.is_unique = duplicates == 0;
+            table.shape.has_chains = duplicates != 0;
+            table.shape.is_unique = duplicates == 0
+                || !table.shape.is_dense && table.keys_differ(&mut context, build)?;
             table.shape.has_null_keys = null_keys != 0;
             table.shape.is_empty = n_inserted == 0 && null_keys == 0;
             let n_values = key_range(build, &table.rows)
@@ -130,8 +156,13 @@ impl JoinTable {
     /// Inserts all rows; whether some bucket has several, whether keys were null, and
     /// how many rows are in it.
     fn fill(&self, context: &mut Context, build: &Build) -> Result<[u32; 3]> {
-        let kernel =
-            generate_build(build, &self.rows.shapes(), self.shape.is_dense).map_err(unsupported)?;
+        let kernel = generate_build(
+            build,
+            &self.rows.shapes(),
+            self.shape.is_dense,
+            self.shape.is_flags,
+        )
+        .map_err(unsupported)?;
         let entry = context.kernel(&kernel.name, &kernel.text)?;
         let facts = DeviceBuffer::zeroed(&context.gpu, &context.stream, 3 * size_of::<u32>())?;
         let mut params = ParameterBytes::default();
@@ -158,6 +189,32 @@ impl JoinTable {
         }
     }
 
+    /// Whether no two rows of a hashed table have the same keys.
+    fn keys_differ(&self, context: &mut Context, build: &Build) -> Result<bool> {
+        if build.only_exists {
+            // Nobody asks.
+            return Ok(false);
+        }
+        let kernel = generate_duplicates(build, &self.rows.shapes()).map_err(unsupported)?;
+        let entry = context.kernel(&kernel.name, &kernel.text)?;
+        let facts = DeviceBuffer::zeroed(&context.gpu, &context.stream, 3 * size_of::<u32>())?;
+        let mut params = ParameterBytes::default();
+        params.word(context.fault_address());
+        params.word(facts.ptr().0);
+        self.push_reference(&mut params);
+        for index in &kernel.columns {
+            let column = self.rows.column(index % RELATION_COLUMNS)?;
+            params.column(column);
+        }
+        params.constants(&kernel.parameters, &context.gpu, &context.stream)?;
+        let shape = context.shape(&entry, self.n_buckets as usize, |_| 0)?;
+        // SAFETY: the fields were appended in the order of the generated struct; table
+        // and rows outlive the call, which waits for the kernel.
+        unsafe { context.run(&entry, shape, &params)? };
+        let facts: Vec<u32> = facts.read(&context.stream, 0, 1)?;
+        Ok(facts.first() == Some(&0))
+    }
+
     /// The relation's rows.
     pub fn rows(&self) -> &DeviceChunk {
         &self.rows
@@ -182,6 +239,9 @@ impl JoinTable {
             Some((_, n_buckets)) => n_buckets as usize,
             None => (2 * rows.n_rows).next_power_of_two().max(2),
         };
+        if build.only_exists && dense_range(build, rows).is_some() {
+            return n_buckets;
+        }
         (n_buckets + rows.n_rows) * size_of::<u32>()
     }
 
@@ -227,7 +287,7 @@ fn dense_range(build: &Build, rows: &DeviceChunk) -> Option<(i64, u64)> {
     let Range { min, max } = key_range(build, rows)?;
     let n_buckets = max.checked_sub(min)?.checked_add(1)?;
     let worth = (rows.n_rows as i128 * DENSE_BUCKETS_PER_ROW).max(DENSE_BUCKETS_FREE);
-    if n_buckets > worth {
+    if n_buckets > worth.min(DENSE_BUCKETS_MAX) {
         return None;
     }
     Some((i64::try_from(min).ok()?, u64::try_from(n_buckets).ok()?))

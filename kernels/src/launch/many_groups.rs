@@ -45,8 +45,8 @@ impl GroupTable {
         })
     }
 
-    /// Adds a chunk, of which `rows_max` rows come through the steps at most: more than
-    /// it has when some come through several times.
+    /// Adds a chunk. When its rows may come through the steps several times,
+    /// `rows_through` tells how often they do in all.
     ///
     /// Each row may be a group of its own, so the table has room for all rows of a launch
     /// before it starts, and nothing can overflow during it. How many groups there will
@@ -57,7 +57,7 @@ impl GroupTable {
         context: &mut Context,
         kernel: &ManyGroupsKernel,
         rows: &Relations<'_>,
-        rows_max: usize,
+        rows_through: Option<usize>,
         sets: &mut DistinctSets,
     ) -> Result<()> {
         if kernel.keys != self.keys
@@ -73,13 +73,12 @@ impl GroupTable {
         rows.push(&mut head, context, &kernel.columns, &kernel.parameters)?;
         let (n_rows, n_before) = (rows.n_rows(), self.rows.len());
         sets.start(context, &kernel.sets)?;
-        let (expands, mut begin) = (rows.may_expand(), 0);
+        let mut begin = 0;
         while begin < n_rows {
             let left = n_rows - begin;
-            let wanted = if expands {
-                // Some rows come through many times, and which is not known: all of them
-                // must fit.
-                rows_max
+            let wanted = if let Some(all) = rows_through {
+                // Which rows come through many times is not known: all of them must fit.
+                all
             } else if begin == 0 {
                 left.min(self.first_rows)
             } else {
@@ -88,11 +87,11 @@ impl GroupTable {
                 left.min((likely as usize).max(self.first_rows))
             };
             let n_now = self.rows.make_room(context, wanted).and_then(|()| {
-                let n_now = match expands {
-                    true => left,
-                    false => left.min(self.rows.room()),
+                let n_now = match rows_through {
+                    Some(_) => left,
+                    None => left.min(self.rows.room()),
                 };
-                sets.make_room(context, n_now, expands.then_some(rows_max))
+                sets.make_room(context, n_now, rows_through)
             });
             let n_now = n_now.map_err(|error| inside_chunk(error, begin))?;
             let mut params = ParameterBytes::default();

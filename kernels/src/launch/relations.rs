@@ -8,7 +8,7 @@ use super::parameters::ParameterBytes;
 use crate::codegen::{ColumnShape, Parameter, TableShape};
 use crate::columns::{DeviceChunk, DeviceColumn};
 use crate::error::{Error, Result};
-use crate::ir::RELATION_COLUMNS;
+use crate::ir::{RELATION_COLUMNS, Step};
 
 /// Relation 0 is a chunk of the source, relation `i` is `tables[i - 1]`.
 #[derive(Debug, Clone, Copy)]
@@ -39,16 +39,29 @@ impl<'a> Relations<'a> {
         self.tables.iter().map(JoinTable::shape).collect()
     }
 
-    /// Whether a row of the source may come through several times.
-    pub(super) fn may_expand(&self) -> bool {
-        self.tables.iter().any(|table| !table.shape().is_unique)
+    /// Whether a row of the source may come through these steps several times.
+    pub(super) fn may_expand(&self, steps: &[Step]) -> bool {
+        self.expanding(steps).next().is_some()
     }
 
     /// The most rows that can come through.
-    pub(super) fn rows_max(&self) -> u64 {
-        let many = self.tables.iter().filter(|table| !table.shape().is_unique);
-        let many = many.map(|table| table.rows().n_rows as u64);
+    pub(super) fn rows_max(&self, steps: &[Step]) -> u64 {
+        let many = self
+            .expanding(steps)
+            .map(|table| table.rows().n_rows as u64);
         many.fold(self.source.n_rows as u64, u64::saturating_mul)
+    }
+
+    /// The tables in which a row may find several that it goes on with.
+    fn expanding(&self, steps: &[Step]) -> impl Iterator<Item = &'a JoinTable> {
+        let tables = self.tables;
+        let found = steps.iter().filter_map(move |step| match step {
+            Step::Probe(probe) if probe.kind.has_columns() => {
+                tables.get(probe.relation.checked_sub(1)?)
+            }
+            _ => None,
+        });
+        found.filter(|table| !table.shape().is_unique)
     }
 
     /// The column of this number in the pipeline.

@@ -160,6 +160,7 @@ impl Lowering<'_> {
                 Some(lower(condition, &inputs)?)
             }
         };
+        let only_exists = residual.is_none() && matches!(kind, IfAny | IfNone | NotIn);
         chain.steps.push(Step::Probe(Probe {
             relation,
             keys,
@@ -171,6 +172,7 @@ impl Lowering<'_> {
             build: Build {
                 filter,
                 keys: build_keys,
+                only_exists,
             },
         });
         let inputs = match (kind.has_columns(), is_left) {
