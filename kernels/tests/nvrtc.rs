@@ -146,7 +146,7 @@ fn a_group_table_compiles_with_next_to_no_spills() {
                 nullable,
             ),
         ];
-        let kernel = generate_many(&aggregate, &columns, &[], None).unwrap();
+        let kernel = generate_many(&aggregate, &columns, &[], None, false).unwrap();
         let (rehash, rehash_text) = rehash_kernel();
         for (name, text) in [(kernel.name.as_str(), kernel.text), (rehash, rehash_text)] {
             let image = compile_cubin(&Source::new(name, text), headers(), "sm_90").unwrap();

@@ -188,7 +188,7 @@ fn every_aggregate_function_compiles_with_next_to_no_spills() {
         ]);
         let (name, text) = match keys.len() {
             2 => {
-                let kernel = generate_many(&distinct, &columns, &[], None).unwrap();
+                let kernel = generate_many(&distinct, &columns, &[], None, false).unwrap();
                 (kernel.name, kernel.text)
             }
             _ => {
@@ -200,7 +200,7 @@ fn every_aggregate_function_compiles_with_next_to_no_spills() {
     }
     let kernel = generate_dense(&aggregate(&[1]), &columns, &[], 1 << 20).unwrap();
     compiles(&kernel.name, &kernel.text);
-    let kernel = generate_many(&aggregate(&[1, 2]), &columns, &[], None).unwrap();
+    let kernel = generate_many(&aggregate(&[1, 2]), &columns, &[], None, false).unwrap();
     compiles(&kernel.name, &kernel.text);
     let layout = GroupLayout {
         keys: GroupKeys::Words {

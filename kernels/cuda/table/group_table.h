@@ -16,6 +16,22 @@ struct GroupTableRef {
   u64 mask;  // number of slots - 1, a power of two - 1
 };
 
+// How far the threads of a launch came before the table was nearly full. The host makes
+// a larger one then and launches again.
+struct GroupProgressRef {
+  u64* done;     // a thread's: how far its next row is from its first
+  u32* stopped;  // set when some thread has rows left
+  u64 limit;     // groups from which on no thread begins another tile
+};
+
+// Whether this thread must not begin another tile: what threads have under way still fits
+// above the limit.
+WL_DEVICE bool must_stop(const GroupTableRef& table, const GroupProgressRef& progress) {
+  if (load_relaxed(table.n_groups) <= progress.limit) return false;
+  *progress.stopped = 1;
+  return true;
+}
+
 // The group of this key, made with the initial states if it is new: the address of
 // its key words, which the state words follow.
 template <u32 KeyWords, u32 StateWords, class Initial>

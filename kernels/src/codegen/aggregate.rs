@@ -19,7 +19,7 @@ use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
 use super::phases::Phases;
 use super::steps::TableShape;
-use super::tile::{fields, named};
+use super::tile::{Span, fields, named};
 use crate::ir::{Aggregate, Expr, Range};
 
 /// Threads a block. With 128, a thread's private copy may take 1.7 KiB of the
@@ -139,7 +139,11 @@ pub fn generate(
     } else {
         "p.begin"
     };
-    let rows = phases.finish(&mut emitter, begin);
+    let span = Span {
+        begin,
+        stops: false,
+    };
+    let rows = phases.finish(&mut emitter, &span);
     (kernel.name, kernel.text) = named(
         "aggregate",
         &kernel_text(&kernel, tables.len(), columns, &rows),

@@ -14,7 +14,7 @@ use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
 use super::phases::Phases;
 use super::steps::TableShape;
-use super::tile::{fields, named};
+use super::tile::{Span, fields, named};
 use crate::ir::Aggregate;
 
 /// What adding a row to a group's states costs: see `Phases::emit`.
@@ -73,7 +73,11 @@ pub fn generate_dense(
         calls.push(accumulators.emit_call(&mut emitter, call)?);
     }
     let state_words = accumulators.n_words();
-    let rows = phases.finish(&mut emitter, "0");
+    let span = Span {
+        begin: "0",
+        stops: false,
+    };
+    let rows = phases.finish(&mut emitter, &span);
     let fields = fields(tables.len(), &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}

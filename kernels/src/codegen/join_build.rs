@@ -7,7 +7,7 @@ use super::aggregate::BLOCK_THREADS;
 use super::emit::{ColumnShape, Emitter, Parameter};
 use super::error::Unsupported;
 use super::steps::emit_bucket;
-use super::tile::{eager_columns, fields, named, row_loop};
+use super::tile::{Span, eager_columns, fields, named, row_loop};
 use crate::ir::{Build, RELATION_COLUMNS, Step, columns_read};
 
 /// What both texts include.
@@ -70,7 +70,11 @@ pub fn generate_build(
             bucket.text
         ),
     });
-    let rows = row_loop("0", &eager, tile_rows, emitter.body());
+    let span = Span {
+        begin: "0",
+        stops: false,
+    };
+    let rows = row_loop(&span, &eager, tile_rows, emitter.body());
     let fields = fields(1, &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}

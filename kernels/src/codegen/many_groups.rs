@@ -14,7 +14,7 @@ use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
 use super::phases::Phases;
 use super::steps::TableShape;
-use super::tile::{fields, named};
+use super::tile::{Span, fields, named};
 use crate::ir::{Aggregate, Expr, Type};
 
 /// Where a key stands among the words of a group's key.
@@ -54,18 +54,22 @@ pub struct ManyGroupsKernel {
     pub slots: Vec<Slot>,
     /// How each call is read back.
     pub calls: Vec<CallState>,
+    /// Whether it stops when the table is nearly full, and takes up its progress.
+    pub stops: bool,
     /// Words of a member of each set that calls with DISTINCT keep.
     pub sets: Vec<usize>,
 }
 
 /// Generates the kernel that adds a chunk with these columns and join tables to a
 /// group table. `rows_max` bounds the rows that are ever added, if the chunk is the only
-/// one: sums may then be proved to fit 64 bits.
+/// one: sums may then be proved to fit 64 bits. `expands` tells whether rows may come
+/// through the steps several times.
 pub fn generate_many(
     aggregate: &Aggregate,
     columns: &HashMap<usize, ColumnShape>,
     tables: &[TableShape],
     rows_max: Option<u64>,
+    expands: bool,
 ) -> Result<ManyGroupsKernel, Unsupported> {
     let used = aggregate.columns();
     let mut emitter = Emitter::new(columns.clone());
@@ -83,7 +87,11 @@ pub fn generate_many(
         calls.push(accumulators.emit_call(&mut emitter, call)?);
     }
     let state_words = accumulators.n_words();
+    // How much a row that comes through many times adds is not known, nor what goes into a
+    // set: then there is room for everything before the launch.
+    let stops = !expands && accumulators.sets().is_empty();
     let mut kernel = ManyGroupsKernel {
+        stops,
         name: String::new(),
         text: String::new(),
         columns: used,
@@ -95,7 +103,11 @@ pub fn generate_many(
         slots: accumulators.into_slots(),
         calls,
     };
-    let rows = phases.finish(&mut emitter, "p.begin");
+    let span = Span {
+        begin: "p.begin",
+        stops,
+    };
+    let rows = phases.finish(&mut emitter, &span);
     (kernel.name, kernel.text) =
         named("group", &kernel_text(&kernel, tables.len(), columns, &rows));
     Ok(kernel)
@@ -211,6 +223,10 @@ fn kernel_text(
     }
     let (key_words, state_words) = (kernel.key_words, kernel.state_words);
     let sets = set_fields(&kernel.sets);
+    let progress = match kernel.stops {
+        true => "  alignas(16) GroupProgressRef progress;\n",
+        false => "",
+    };
     format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}
 #include "prelude.h"
@@ -232,7 +248,7 @@ struct Params {{
   alignas(16) u64* first_fault;
   alignas(16) u64 begin;
   alignas(16) GroupTableRef table;
-{sets}{fields}}};
+{progress}{sets}{fields}}};
 
 static constexpr u32 key_words = {key_words};
 static constexpr u32 state_words = {state_words};

@@ -33,6 +33,7 @@ pub use group_values::{
 };
 pub use join_build::{BuildKernel, generate_build, generate_duplicates};
 pub use many_groups::{KeyWords, ManyGroupsKernel, generate_many, rehash_kernel};
+pub(crate) use phases::ROWS_UNDER_WAY;
 pub use rows::{
     CollectKernel, CollectMode, CountKernel, OutputShape, PACK_TEXT, RADIX_TEXT,
     ROWS_BLOCK_THREADS, SortKeyKernel, check_sort, collect_tile_rows, generate_collect,

@@ -15,8 +15,12 @@ use std::fmt::Write as _;
 use super::emit::{ColumnShape, Emitter};
 use super::error::Unsupported;
 use super::steps::{TableShape, close, emit_steps};
-use super::tile::{eager_columns, row_loop, tile_text};
+use super::tile::{Span, TILE_ROWS_MAX, eager_columns, row_loop, tile_text};
 use crate::ir::{ProbeKind, Step};
+
+/// The most groups that a thread makes after it was told to go on: a tile of rows, and what
+/// its warp's queue holds of earlier ones.
+pub(crate) const ROWS_UNDER_WAY: usize = TILE_ROWS_MAX + 2;
 
 /// The most rows that a thread puts into the queue before some are taken out: the queue
 /// stands in shared memory.
@@ -93,11 +97,11 @@ impl Phases {
         })
     }
 
-    /// The loop over all rows from `begin` on, now that the sink stands too.
-    pub(super) fn finish(self, emitter: &mut Emitter, begin: &str) -> String {
+    /// The loop over all rows, now that the sink stands too.
+    pub(super) fn finish(self, emitter: &mut Emitter, span: &Span<'_>) -> String {
         close(emitter, self.n_loops);
         let Some(first) = self.first else {
-            return row_loop(begin, &self.eager, self.tile_rows, emitter.body());
+            return row_loop(span, &self.eager, self.tile_rows, emitter.body());
         };
         emitter.pop_exit();
         let (tiles, loads) = tile_text(&self.eager, self.tile_rows);
@@ -114,12 +118,19 @@ impl Phases {
         }
         let (parameters, gets) = (parameters.join(", "), gets.join(", "));
         let (body, rest) = (first.body, emitter.body());
+        let (first_row, keep) = (span.first(), span.keep());
+        // All lanes of a warp stop together.
+        let goes_on = match span.stops {
+            true => " && !any_lane(must_stop(p.table, p.progress))",
+            false => "",
+        };
         format!(
             r#"  WL_SHARED RowQueue<{n_fields}, {rounds}> queue;
   u32 waiting = 0;
   // All lanes of a warp go round equally often.
-  for (u64 base = {begin} + first_row();; base += {rounds} * row_step()) {{
-    const bool more = base < p.n_rows + lane_index();
+  u64 base = {first_row};
+  for (;; base += {rounds} * row_step()) {{
+    const bool more = base < p.n_rows + lane_index(){goes_on};
     if (more) {{
 {tiles}    WL_UNROLL
     for (u32 r = 0; r < {rounds}; ++r) {{
@@ -151,7 +162,7 @@ impl Phases {
     warp_sync();
     if (!more) break;
   }}
-"#
+{keep}"#
         )
     }
 }

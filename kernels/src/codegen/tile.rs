@@ -15,6 +15,9 @@ use crate::ir::{BinaryOp, Kind, RELATION_COLUMNS, Step, columns_read};
 /// not wait for it overlap.
 const EAGER_BYTES: usize = 16;
 
+/// The most rows of a thread's tile.
+pub(super) const TILE_ROWS_MAX: usize = 8;
+
 /// Bytes that a thread should have under way to hide the latency of memory.
 const BYTES_IN_FLIGHT: usize = 64;
 
@@ -59,7 +62,7 @@ pub(super) fn eager_columns(
         0 | 1 => 1,
         2 | 3 => 2,
         4..8 => 4,
-        _ => 8,
+        _ => TILE_ROWS_MAX,
     };
     (eager, tile_rows)
 }
@@ -95,18 +98,59 @@ pub(super) fn fields(
     text
 }
 
-/// The loop over the rows of a thread, from row `begin` on: loads of a tile, then `body`
-/// for each row.
+/// Which rows a loop is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span<'a> {
+    /// The first one, in device code.
+    pub(super) begin: &'a str,
+    /// Whether the loop stops when the table of groups is nearly full, and goes on from
+    /// there in the next launch.
+    pub(super) stops: bool,
+}
+
+impl Span<'_> {
+    /// The thread's first row.
+    pub(super) fn first(&self) -> String {
+        let begin = self.begin;
+        match self.stops {
+            true => format!("{begin} + first_row() + p.progress.done[global_thread_index()]"),
+            false => format!("{begin} + first_row()"),
+        }
+    }
+
+    /// What stands before a tile.
+    fn check(&self) -> &'static str {
+        match self.stops {
+            true => "    if (must_stop(p.table, p.progress)) break;\n",
+            false => "",
+        }
+    }
+
+    /// What stands behind the loop.
+    pub(super) fn keep(&self) -> String {
+        let begin = self.begin;
+        match self.stops {
+            true => format!(
+                "  p.progress.done[global_thread_index()] = base - first_row() - {begin};\n"
+            ),
+            false => String::new(),
+        }
+    }
+}
+
+/// The loop over the rows of a thread: loads of a tile, then `body` for each row.
 pub(super) fn row_loop(
-    begin: &str,
+    span: &Span<'_>,
     eager: &[(usize, ColumnShape)],
     tile_rows: usize,
     body: &str,
 ) -> String {
     let (tiles, loads) = tile_text(eager, tile_rows);
+    let (first, check, keep) = (span.first(), span.check(), span.keep());
     format!(
-        r#"  for (u64 base = {begin} + first_row(); base < p.n_rows; base += {tile_rows} * row_step()) {{
-{tiles}    WL_UNROLL
+        r#"  u64 base = {first};
+  for (; base < p.n_rows; base += {tile_rows} * row_step()) {{
+{check}{tiles}    WL_UNROLL
     for (u32 r = 0; r < {tile_rows}; ++r) {{
       const u64 row = clamp_row(base + r * row_step(), p.n_rows);
 {loads}    }}
@@ -116,7 +160,7 @@ pub(super) fn row_loop(
       if (thread.row >= p.n_rows) break;
 {body}    }}
   }}
-"#
+{keep}"#
     )
 }
 

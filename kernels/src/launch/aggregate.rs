@@ -198,10 +198,11 @@ impl AggregateRun {
         };
         let bound = is_only.then(|| rows.rows_max(&self.aggregate.steps));
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
-        let kernel = codegen::generate_many(&self.aggregate, &shapes, &tables, bound)
+        let expands = rows.may_expand(&self.aggregate.steps);
+        let kernel = codegen::generate_many(&self.aggregate, &shapes, &tables, bound, expands)
             .map_err(unsupported)?;
         let steps = &self.aggregate.steps;
-        let rows_through = match rows.may_expand(steps) {
+        let rows_through = match expands {
             true => Some(count::rows_through(&mut self.context, steps, &rows)?),
             false => None,
         };

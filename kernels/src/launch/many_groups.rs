@@ -8,12 +8,16 @@ use super::parameters::ParameterBytes;
 use super::relations::Relations;
 use super::totals::{Number, decode};
 use crate::codegen::{
-    CallState, GroupKeys, GroupLayout, GroupOutput, KeyWords, ManyGroupsKernel,
+    CallState, GroupKeys, GroupLayout, GroupOutput, KeyWords, ManyGroupsKernel, ROWS_UNDER_WAY,
     generate_group_values,
 };
 use crate::columns::DeviceChunk;
 use crate::error::{Error, Result};
+use crate::gpu::{DeviceBuffer, Kernel};
 use crate::ir::{Function, Type};
+
+/// A table that was too small has room for so many times its groups next.
+const GROWTH: usize = 3;
 
 /// Rows of the first launch over a chunk, unless somebody says otherwise.
 pub(super) const FIRST_ROWS: usize = 1 << 22;
@@ -48,10 +52,9 @@ impl GroupTable {
     /// Adds a chunk. When its rows may come through the steps several times,
     /// `rows_through` tells how often they do in all.
     ///
-    /// Each row may be a group of its own, so the table has room for all rows of a launch
-    /// before it starts, and nothing can overflow during it. How many groups there will
-    /// be is not known, so the first launch takes few rows, and later ones as many as the
-    /// share of new groups so far lets fit.
+    /// How many groups there will be is not known, so the table starts small. A kernel that
+    /// can stop does so when little room is left, and goes on in a larger table; any other
+    /// takes no more rows than there is room for, as each may be a group of its own.
     pub(super) fn add(
         &mut self,
         context: &mut Context,
@@ -72,6 +75,9 @@ impl GroupTable {
         let mut head = ParameterBytes::default();
         rows.push(&mut head, context, &kernel.columns, &kernel.parameters)?;
         let (n_rows, n_before) = (rows.n_rows(), self.rows.len());
+        if kernel.stops {
+            return self.add_by_stops(context, &entry, rows.n_rows(), &head);
+        }
         sets.start(context, &kernel.sets)?;
         let mut begin = 0;
         while begin < n_rows {
@@ -108,6 +114,53 @@ impl GroupTable {
             self.rows.read_len(context)?;
             sets.read_lens(context)?;
             begin += n_now;
+        }
+        Ok(())
+    }
+
+    /// Launches until no thread has rows left.
+    fn add_by_stops(
+        &mut self,
+        context: &mut Context,
+        entry: &Kernel,
+        n_rows: usize,
+        head: &ParameterBytes,
+    ) -> Result<()> {
+        let shape = context.shape(entry, n_rows, |_| 0)?;
+        let n_threads = shape.grid as usize * shape.block as usize;
+        let under_way = n_threads * ROWS_UNDER_WAY;
+        let (gpu, stream) = (&context.gpu, &context.stream);
+        let done = DeviceBuffer::zeroed(gpu, stream, n_threads * size_of::<u64>())?;
+        let mut wanted = self.first_rows.max(2 * under_way).min(n_rows);
+        for launch in 0.. {
+            let room = self.rows.make_room(context, wanted);
+            room.map_err(|error| inside_chunk(error, launch))?;
+            let room = self.rows.room();
+            // A row makes one group at most.
+            let limit = match room >= n_rows {
+                true => u64::MAX,
+                false => (self.rows.len() + room.saturating_sub(under_way)) as u64,
+            };
+            let stopped = DeviceBuffer::zeroed(&context.gpu, &context.stream, size_of::<u32>())?;
+            let mut params = ParameterBytes::default();
+            params.word(n_rows as u64);
+            params.word(context.fault_address());
+            params.word(0);
+            self.rows.push_reference(&mut params);
+            params.pair(done.ptr().0, stopped.ptr().0);
+            params.word(limit);
+            params.append(head);
+            // SAFETY: the fields were appended in the order of the generated struct;
+            // table, progress and rows outlive the call, which waits for the kernel.
+            // `done` has a word for each thread, and above the limit there is room for
+            // every row that threads have under way.
+            unsafe { context.run(entry, shape, &params)? };
+            self.rows.read_len(context)?;
+            let stopped: Vec<u32> = stopped.to_vec(&context.stream)?;
+            if stopped.first() == Some(&0) {
+                break;
+            }
+            wanted = (GROWTH * self.rows.len()).max(2 * under_way).min(n_rows);
         }
         Ok(())
     }

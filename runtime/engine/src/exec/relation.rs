@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, make_array};
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::DataFusionError;
@@ -31,9 +31,9 @@ use kernels::launch::{JoinTable, Loader, RunCounts, StagedBatch};
 use super::Device;
 use super::aggregate::{Finished, GpuAggregateExec};
 use super::cache::{Cached, FileScan};
-use super::codes::{Codes, Texts, Wanted, decode, encode, internal};
+use super::codes::{Codes, Texts, Wanted, decode, internal};
 use super::collect::{GpuCollectExec, Left};
-use super::dictionary::{Dictionary, Encoder};
+use super::dictionary::encode_all;
 use super::failure::Failure;
 use super::window::GpuWindowExec;
 use crate::lower::{Joined, without_exchange};
@@ -440,7 +440,7 @@ fn laid_out(
             Ok((staged.map_err(refused)?, None))
         }
         Wanted::Codes(number) => {
-            let (codes, texts) = encoded(parts, data_type, codes, number)?;
+            let (codes, texts) = encoded(parts, codes, number)?;
             Ok((staged(codes.as_ref(), None)?, Some((number, texts))))
         }
     }
@@ -479,8 +479,7 @@ fn of_left(
                     }
                     None => {
                         let array = left.array(text.column)?;
-                        let (codes, of_codes) =
-                            encoded(&[array.as_ref()], array.data_type(), codes, of)?;
+                        let (codes, of_codes) = encoded(&[array.as_ref()], codes, of)?;
                         at_home.insert(number, staged(codes.as_ref(), None)?);
                         texts.insert(of, of_codes);
                     }
@@ -533,26 +532,20 @@ fn staged(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Failu
     stage(array, known).map_err(refused)
 }
 
-fn whole(parts: &[&dyn Array], data_type: &DataType) -> Result<ArrayRef, Failure> {
-    Ok(match parts {
-        [] => arrow::array::new_empty_array(data_type),
-        parts => concat(parts)?,
-    })
-}
-
 /// The codes of a column that comes in parts, and their texts.
 fn encoded(
     parts: &[&dyn Array],
-    data_type: &DataType,
     codes: &Codes,
     number: usize,
 ) -> Result<(ArrayRef, StringArray), Failure> {
     let text = codes.text(number)?;
-    let dictionary = Arc::new(Dictionary::default());
-    let mut encoder = Encoder::new(&dictionary);
-    let values = whole(parts, data_type)?;
-    let codes = encode(&mut encoder, &text, &values)?;
-    Ok((codes, dictionary.texts()))
+    let values = parts
+        .iter()
+        .map(|part| text.of(&make_array(part.to_data())));
+    let values = values.collect::<Result<Vec<_>, _>>()?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (codes, texts) = encode_all(&values, None, threads)?;
+    Ok((Arc::new(codes), texts))
 }
 
 /// All record batches of a plan, those of partition 0 first.
