@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, make_array};
-use arrow::compute::concat;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
