@@ -165,6 +165,8 @@ impl Keys {
         let given = given.into_iter().flat_map(|order| order.iter());
         let mut given = given.peekable();
         let mut partition: Vec<Arc<dyn PhysicalExpr>> = window.partition_by().to_vec();
+        // A constant tells no rows apart.
+        partition.retain(|expr| constant(expr).is_none());
         let mut list: Vec<(Arc<dyn PhysicalExpr>, SortOptions)> = Vec::new();
         let has = |list: &[(Arc<dyn PhysicalExpr>, SortOptions)], expr: &Arc<dyn PhysicalExpr>| {
             list.iter().any(|(known, _)| known == expr)
@@ -186,7 +188,7 @@ impl Keys {
         }
         let n_partition = list.len();
         for key in window.order_by() {
-            if has(&list, &key.expr) {
+            if has(&list, &key.expr) || constant(&key.expr).is_some() {
                 continue;
             }
             let same = given
