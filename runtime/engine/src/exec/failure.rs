@@ -7,10 +7,11 @@ use arrow::compute::concat_batches;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 use kernels::error::Fault;
 use kernels::launch::RunCounts;
@@ -98,13 +99,17 @@ pub fn refused(original: &Arc<dyn ExecutionPlan>, reason: &Reason) -> DataFusion
 }
 
 /// Runs all partitions of the CPU subtree from their start: the nodes that it shares with the pipeline's
-/// source have been executed once, and some of them can be only once.
+/// source have been executed once, and some of them can be only once. If its partitions are
+/// ordered they are merged, since a node may promise that order for all rows.
 pub fn run_original(
     original: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream, DataFusionError> {
     let fresh = reset_plan_states(original)?;
-    CoalescePartitionsExec::new(fresh).execute(0, context)
+    match fresh.output_ordering().cloned() {
+        Some(order) => SortPreservingMergeExec::new(order, fresh).execute(0, context),
+        None => CoalescePartitionsExec::new(fresh).execute(0, context),
+    }
 }
 
 /// All rows of the CPU subtree.
