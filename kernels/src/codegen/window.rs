@@ -21,7 +21,7 @@ use super::rows::{OutputShape, ROWS_BLOCK_THREADS};
 use super::tile;
 use super::widest::widest_columns;
 use super::window_totals::{
-    Adds, CallTotals, TotalKind, Totals, WINDOW_ROWS_MAX, holds_own_row, kind_of, read,
+    Adds, CallTotals, Total, TotalKind, Totals, WINDOW_ROWS_MAX, holds_own_row, kind_of, read,
 };
 use crate::ir::{
     Bound, Expr, Frame, FrameUnit, Kind, Literal, Range, SortKey, Type, Window, WindowCall,
@@ -306,7 +306,9 @@ impl Calls<'_> {
             let frame = self.frame(&call.frame, key.as_ref())?;
             let of_call = totals[at];
             let (register, nullable, text) = match &values[at] {
-                Some(value) => self.of_other_row(call, value, &format!("a{at}"), &frame)?,
+                Some(value) => {
+                    self.of_other_row(call, value, &format!("a{at}"), of_call, &frame)?
+                }
                 None => self.of_groups_or_totals(call, at, of_call, &frame)?,
             };
             self.store(&mut outputs, register, nullable, &text);
@@ -411,8 +413,14 @@ impl Calls<'_> {
         call: &WindowCall,
         value: &Value,
         name: &str,
+        totals: CallTotals,
         frame: &str,
     ) -> Result<(ValueRegister, bool, String), Unsupported> {
+        // What counts the values that are there, when only those count.
+        let values = match totals.rows {
+            Some(Total::Between(at) | Total::FromStart(at)) => Some(format!("p.r{at}")),
+            _ => None,
+        };
         Ok(match &call.function {
             WindowFunction::Shift {
                 distance,
@@ -437,14 +445,24 @@ impl Calls<'_> {
                     (register, constant.text)
                 };
                 let held = register.name();
-                let text =
-                    format!("value_at_distance<{held}>(place, {distance}, {name}, {otherwise})");
+                let rest = format!("place, {distance}, {name}, {otherwise})");
+                let text = match values {
+                    Some(values) => {
+                        format!("value_at_distance_of_values<{held}>({values}, {rest}")
+                    }
+                    None => format!("value_at_distance<{held}>({rest}"),
+                };
                 (register, true, text)
             }
             WindowFunction::Nth { n, .. } => {
                 let n = self.constant(*n)?;
                 let held = value.register.name();
-                let text = format!("value_in_frame<{held}>({frame}, {n}, {name})");
+                let text = match values {
+                    Some(values) => format!(
+                        "value_in_frame_of_values<{held}>({values}, place, {frame}, {n}, {name})"
+                    ),
+                    None => format!("value_in_frame<{held}>({frame}, {n}, {name})"),
+                };
                 (value.register, true, text)
             }
             other => return Err(Unsupported::expression(other)),
@@ -539,7 +557,6 @@ impl Calls<'_> {
     }
 
     fn total(&self, totals: CallTotals, frame: &str) -> Result<(TotalKind, String), Unsupported> {
-        use super::window_totals::Total;
         let total = totals
             .value
             .ok_or_else(|| Unsupported::expression("a total of nothing"))?;

@@ -328,7 +328,7 @@ impl Lowering<'_> {
         }
         let arg = call.args().first().ok_or_else(unknown)?;
         if function.is::<WindowShift>() {
-            let distance = distance(window).ok_or_else(|| ignores_nulls(window.name()))?;
+            let (distance, over_nulls) = distance(window).ok_or_else(unknown)?;
             let (value, codes) = self.value(arg)?;
             let otherwise = match call.args().get(2).map(|arg| constant(arg)) {
                 None => Expr::literal(Literal::Null, value.ty),
@@ -353,6 +353,7 @@ impl Lowering<'_> {
                 }
             };
             let shift = WindowFunction::Shift {
+                over_nulls: over_nulls && value.nullable,
                 value,
                 distance,
                 otherwise,
@@ -370,10 +371,14 @@ impl Lowering<'_> {
                     .and_then(|n| i64::try_from(n).ok()),
             };
             let number = number.ok_or_else(unknown)?;
-            let n = nth_number(window, nth.kind(), number)
-                .ok_or_else(|| ignores_nulls(window.name()))?;
+            let (n, over_nulls) = nth_number(window, nth.kind(), number).ok_or_else(unknown)?;
             let (value, codes) = self.value(arg)?;
-            return Ok((WindowFunction::Nth { value, n }, codes));
+            let nth = WindowFunction::Nth {
+                over_nulls: over_nulls && value.nullable,
+                value,
+                n,
+            };
+            return Ok((nth, codes));
         }
         Err(unknown())
     }
@@ -439,11 +444,6 @@ impl Lowering<'_> {
 
 fn no_form(name: &str) -> Reason {
     let message = format!("the window function {name} is not on the GPU yet");
-    refused("unsupported-window", &message)
-}
-
-fn ignores_nulls(name: &str) -> Reason {
-    let message = format!("{name} with IGNORE NULLS is not on the GPU yet");
     refused("unsupported-window", &message)
 }
 
