@@ -286,10 +286,18 @@ fn windows_compile_without_spills() {
                         value: column(1),
                         distance: -1,
                         otherwise: Expr::literal(Literal::Null, wide),
+                        over_nulls: false,
                     },
                     wide,
                 ),
-                call(WindowFunction::Nth { value, n: -2 }, Type::I64),
+                call(
+                    WindowFunction::Nth {
+                        value,
+                        n: -2,
+                        over_nulls: true,
+                    },
+                    Type::I64,
+                ),
             ],
             vec![
                 call(WindowFunction::Count(Some(column(0))), Type::I64),

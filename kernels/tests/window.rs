@@ -392,17 +392,8 @@ fn numbers_of_rows_follow_partitions_and_peers() {
 #[test]
 fn values_of_other_rows_stay_in_the_partition() {
     let (gpu, jit) = device();
-    let shift = |distance, otherwise| WindowFunction::Shift {
-        value: column(3),
-        distance,
-        otherwise,
-    };
     let none = Expr::literal(Literal::Null, Type::I64);
     let large = Expr::literal(Literal::Integer(1 << 40), Type::I64);
-    let nth = |n| WindowFunction::Nth {
-        value: column(3),
-        n,
-    };
     let offset = |n: i128| Expr::literal(Literal::Integer(n), Type::I64);
     let sliding = Frame {
         unit: FrameUnit::Rows,
@@ -411,47 +402,69 @@ fn values_of_other_rows_stay_in_the_partition() {
     };
     let distances = [-1, 1, 0, -3, i64::from(i32::MAX)];
     let numbers = [1, -1, 2, -3, 0, 9];
-    let mut calls: Vec<WindowCall> = distances
-        .map(|distance| {
+    for over_nulls in [false, true] {
+        let distances: Vec<i64> = distances
+            .into_iter()
+            .filter(|distance| !over_nulls || *distance != 0)
+            .collect();
+        let mut calls: Vec<WindowCall> = Vec::new();
+        for distance in distances.iter().copied() {
             let otherwise = if distance < 0 { &none } else { &large };
-            call(shift(distance, otherwise.clone()), Frame::WHOLE, Type::I64)
-        })
-        .to_vec();
-    calls.extend(numbers.map(|n| call(nth(n), sliding.clone(), Type::I64)));
-    for n in LENGTHS {
-        let rows = Rows::new(n, 4, 1 << 40);
-        let window = window(false, false, calls.clone());
-        let model = Model::new(&rows, false, false);
-        let (order, columns) = run_on(&gpu, &jit, &window, &rows).unwrap();
-        assert_eq!(order, model.order);
-        for place in 0..n {
-            let got = |at: usize| {
-                let column = columns[at].as_primitive::<Int64Type>();
-                column.is_valid(place).then(|| column.value(place))
+            let shift = WindowFunction::Shift {
+                value: column(3),
+                distance,
+                otherwise: otherwise.clone(),
+                over_nulls,
             };
-            for (at, distance) in distances.into_iter().enumerate() {
-                let to = place as i64 + distance;
-                let is_there =
-                    usize::try_from(to).is_ok_and(|to| model.partition(place).contains(&to));
-                let expected = match is_there {
-                    true => rows.whole[order[to as usize]],
-                    false => (distance >= 0).then_some(1 << 40),
+            calls.push(call(shift, Frame::WHOLE, Type::I64));
+        }
+        for n in numbers {
+            let nth = WindowFunction::Nth {
+                value: column(3),
+                n,
+                over_nulls,
+            };
+            calls.push(call(nth, sliding.clone(), Type::I64));
+        }
+        for n in LENGTHS {
+            let rows = Rows::new(n, 4, 1 << 40);
+            let window = window(false, false, calls.clone());
+            let model = Model::new(&rows, false, false);
+            let (order, columns) = run_on(&gpu, &jit, &window, &rows).unwrap();
+            assert_eq!(order, model.order);
+            let counts = |at: &usize| !over_nulls || rows.whole[order[*at]].is_some();
+            for place in 0..n {
+                let got = |at: usize| {
+                    let column = columns[at].as_primitive::<Int64Type>();
+                    column.is_valid(place).then(|| column.value(place))
                 };
-                assert_eq!(got(at), expected, "{n} rows, {place} by {distance}");
-            }
-            let frame = model.frame(place, &sliding);
-            for (at, number) in numbers.into_iter().enumerate() {
-                let from_start = match number {
-                    0 => usize::MAX,
-                    n if n > 0 => n as usize - 1,
-                    n => frame.len().wrapping_sub(n.unsigned_abs() as usize),
-                };
-                let expected = frame.get(from_start).and_then(|at| rows.whole[order[*at]]);
-                assert_eq!(
-                    got(distances.len() + at),
-                    expected,
-                    "{n} rows, {place}, {number}"
-                );
+                let partition = model.partition(place);
+                for (at, distance) in distances.iter().copied().enumerate() {
+                    let far = distance.unsigned_abs() as usize;
+                    let to = match distance {
+                        0 => Some(place),
+                        1.. => (place + 1..partition.end).filter(counts).nth(far - 1),
+                        _ => (partition.start..place).rev().filter(counts).nth(far - 1),
+                    };
+                    let expected = match to {
+                        Some(to) => rows.whole[order[to]],
+                        None => (distance >= 0).then_some(1 << 40),
+                    };
+                    let what = format!("{n} rows, {place} by {distance}, {over_nulls}");
+                    assert_eq!(got(at), expected, "{what}");
+                }
+                let frame = model.frame(place, &sliding).into_iter();
+                let frame: Vec<usize> = frame.filter(counts).collect();
+                for (at, number) in numbers.into_iter().enumerate() {
+                    let from_start = match number {
+                        0 => usize::MAX,
+                        n if n > 0 => n as usize - 1,
+                        n => frame.len().wrapping_sub(n.unsigned_abs() as usize),
+                    };
+                    let expected = frame.get(from_start).and_then(|at| rows.whole[order[*at]]);
+                    let what = format!("{n} rows, {place}, number {number}, {over_nulls}");
+                    assert_eq!(got(distances.len() + at), expected, "{what}");
+                }
             }
         }
     }

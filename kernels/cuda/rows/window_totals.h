@@ -223,6 +223,47 @@ WL_DEVICE typename F::T total_between(const RunningRef<typename F::T>& ref, cons
   return F::less(upto, running_total<F>(ref, place.first, frame.first - 1));
 }
 
+// ---- values that are there ----
+//
+// A running count of them, which only grows, also finds the place of each: the first up to
+// which the partition has so many.
+
+WL_DEVICE u64 values_upto(const RunningRef<u32>& ref, const Place& place, u64 at) {
+  return running_total<CountRows>(ref, place.first, at);
+}
+WL_DEVICE u64 values_before(const RunningRef<u32>& ref, const Place& place, u64 at) {
+  return at > place.first ? values_upto(ref, place, at - 1) : 0;
+}
+WL_DEVICE u64 place_of_value(const RunningRef<u32>& ref, const Place& place, u64 first, u64 end, u64 n) {
+  return first_place(first, end, [&](u64 at) { return values_upto(ref, place, at) >= n; });
+}
+
+// As value_at_distance and value_in_frame, but rows without a value do not count. The
+// distance is not 0.
+template <class R, class Value, class D>
+WL_DEVICE Opt<R> value_at_distance_of_values(const RunningRef<u32>& ref, const Place& place, i64 distance,
+                                             Value value, const D& otherwise) {
+  u64 to = place.end;
+  if (distance < 0) {
+    const u64 before = values_before(ref, place, place.at), n = 0 - static_cast<u64>(distance);
+    if (n <= before) to = place_of_value(ref, place, place.first, place.at, before - n + 1);
+  } else {
+    const u64 n = values_upto(ref, place, place.at) + static_cast<u64>(distance);
+    to = place_of_value(ref, place, place.at + 1, place.end, n);
+  }
+  return to < place.end ? as_opt(convert<R>(value(to))) : as_opt(convert<R>(otherwise));
+}
+template <class R, class Value>
+WL_DEVICE Opt<R> value_in_frame_of_values(const RunningRef<u32>& ref, const Place& place, const Span& frame, i64 n,
+                                          Value value) {
+  if (rows_in(frame) == 0) return null<R>();
+  const u64 before = values_before(ref, place, frame.first), upto = values_upto(ref, place, frame.end - 1);
+  const u64 distance = n < 0 ? 0 - static_cast<u64>(n) : static_cast<u64>(n);
+  if (distance == 0 || distance > upto - before) return null<R>();
+  const u64 wanted = n < 0 ? upto + 1 - distance : before + distance;
+  return as_opt(convert<R>(value(place_of_value(ref, place, frame.first, frame.end, wanted))));
+}
+
 // ---- trees ----
 //
 // All levels stand one after another: n leaves, then n / TREE_FAN nodes, and so on; a node

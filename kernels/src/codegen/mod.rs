@@ -21,6 +21,7 @@ mod text;
 mod tile;
 mod widest;
 mod window;
+mod window_calls;
 mod window_totals;
 
 pub use accumulate::{AccumulatorKind, CallState, Slot};

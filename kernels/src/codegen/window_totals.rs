@@ -114,6 +114,12 @@ impl Totals {
     pub(super) fn of(&mut self, call: &WindowCall) -> CallTotals {
         let from_start = call.frame.start == Bound::Unbounded;
         let (adds, arg) = match &call.function {
+            WindowFunction::Shift {
+                value, over_nulls, ..
+            }
+            | WindowFunction::Nth {
+                value, over_nulls, ..
+            } if *over_nulls => (None, value),
             WindowFunction::Count(Some(arg)) => (None, arg),
             WindowFunction::Sum(arg) | WindowFunction::Average { value: arg, .. } => {
                 (Some(Adds::Values), arg)

@@ -57,6 +57,8 @@ pub enum WindowFunction {
         distance: i64,
         /// A constant of the type of `value`.
         otherwise: Expr,
+        /// Whether rows without a value do not count; the distance is then not 0.
+        over_nulls: bool,
     },
     /// The value of the frame's row of this number, from 1, or from the end when it is
     /// negative.
@@ -65,6 +67,8 @@ pub enum WindowFunction {
         value: Expr,
         /// Which row; there is none of number 0.
         n: i64,
+        /// Whether rows without a value do not count.
+        over_nulls: bool,
     },
     /// How many rows of the frame have this value; all have when there is none to ask for.
     Count(Option<Expr>),
@@ -222,8 +226,19 @@ impl fmt::Display for WindowFunction {
                 value,
                 distance,
                 otherwise,
-            } => write!(f, "shift({value}, {distance}, {otherwise})"),
-            WindowFunction::Nth { value, n } => write!(f, "nth({value}, {n})"),
+                over_nulls,
+            } => {
+                let over = if *over_nulls { " over nulls" } else { "" };
+                write!(f, "shift({value}, {distance}, {otherwise}){over}")
+            }
+            WindowFunction::Nth {
+                value,
+                n,
+                over_nulls,
+            } => {
+                let over = if *over_nulls { " over nulls" } else { "" };
+                write!(f, "nth({value}, {n}){over}")
+            }
             WindowFunction::Count(None) => f.write_str("count(*)"),
             WindowFunction::Count(Some(value)) => write!(f, "count({value})"),
             WindowFunction::Sum(value) => write!(f, "sum({value})"),

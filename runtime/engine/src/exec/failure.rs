@@ -98,7 +98,8 @@ pub fn refused(original: &Arc<dyn ExecutionPlan>, reason: &Reason) -> DataFusion
 }
 
 /// Runs all partitions of the CPU subtree from their start: the nodes that it shares with the pipeline's
-/// source have been executed once, and some of them can be only once.
+/// source have been executed once, and some of them can be only once. If its partitions are
+/// ordered they are merged, since a node may promise that order for all rows.
 pub fn run_original(
     original: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,

@@ -165,6 +165,8 @@ impl Keys {
         let given = given.into_iter().flat_map(|order| order.iter());
         let mut given = given.peekable();
         let mut partition: Vec<Arc<dyn PhysicalExpr>> = window.partition_by().to_vec();
+        // A constant tells no rows apart.
+        partition.retain(|expr| constant(expr).is_none());
         let mut list: Vec<(Arc<dyn PhysicalExpr>, SortOptions)> = Vec::new();
         let has = |list: &[(Arc<dyn PhysicalExpr>, SortOptions)], expr: &Arc<dyn PhysicalExpr>| {
             list.iter().any(|(known, _)| known == expr)
@@ -186,7 +188,7 @@ impl Keys {
         }
         let n_partition = list.len();
         for key in window.order_by() {
-            if has(&list, &key.expr) {
+            if has(&list, &key.expr) || constant(&key.expr).is_some() {
                 continue;
             }
             let same = given
@@ -326,7 +328,7 @@ impl Lowering<'_> {
         }
         let arg = call.args().first().ok_or_else(unknown)?;
         if function.is::<WindowShift>() {
-            let distance = distance(window).ok_or_else(|| ignores_nulls(window.name()))?;
+            let (distance, over_nulls) = distance(window).ok_or_else(unknown)?;
             let (value, codes) = self.value(arg)?;
             let otherwise = match call.args().get(2).map(|arg| constant(arg)) {
                 None => Expr::literal(Literal::Null, value.ty),
@@ -351,6 +353,7 @@ impl Lowering<'_> {
                 }
             };
             let shift = WindowFunction::Shift {
+                over_nulls: over_nulls && value.nullable,
                 value,
                 distance,
                 otherwise,
@@ -368,10 +371,14 @@ impl Lowering<'_> {
                     .and_then(|n| i64::try_from(n).ok()),
             };
             let number = number.ok_or_else(unknown)?;
-            let n = nth_number(window, nth.kind(), number)
-                .ok_or_else(|| ignores_nulls(window.name()))?;
+            let (n, over_nulls) = nth_number(window, nth.kind(), number).ok_or_else(unknown)?;
             let (value, codes) = self.value(arg)?;
-            return Ok((WindowFunction::Nth { value, n }, codes));
+            let nth = WindowFunction::Nth {
+                over_nulls: over_nulls && value.nullable,
+                value,
+                n,
+            };
+            return Ok((nth, codes));
         }
         Err(unknown())
     }
@@ -437,11 +444,6 @@ impl Lowering<'_> {
 
 fn no_form(name: &str) -> Reason {
     let message = format!("the window function {name} is not on the GPU yet");
-    refused("unsupported-window", &message)
-}
-
-fn ignores_nulls(name: &str) -> Reason {
-    let message = format!("{name} with IGNORE NULLS is not on the GPU yet");
     refused("unsupported-window", &message)
 }
 

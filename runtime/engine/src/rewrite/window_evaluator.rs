@@ -15,9 +15,9 @@ use super::window::{FAR, constant, integer};
 /// The most rows that the evaluator of `nth_value` is asked about, in each direction.
 const NTH_MAX: u64 = 1 << 16;
 
-/// How far on `lag` and `lead` look, `None` when they pass over nulls. The planner may have
-/// turned the order around and with it the function, which tells nobody but its evaluator.
-pub(super) fn distance(window: &dyn WindowExpr) -> Option<i64> {
+/// How far on `lag` and `lead` look, and whether rows without a value do not count. `None`
+/// when that cannot be told.
+pub(super) fn distance(window: &dyn WindowExpr) -> Option<(i64, bool)> {
     let call = window.as_any().downcast_ref::<StandardWindowExpr>()?;
     let call = call.get_standard_func_expr();
     let arguments = call.as_any().downcast_ref::<WindowUDFExpr>()?.args();
@@ -32,23 +32,27 @@ pub(super) fn distance(window: &dyn WindowExpr) -> Option<i64> {
             .get(2)
             .and_then(constant)
             .is_some_and(|d| !d.is_null());
-        return (!has_default).then_some(0);
+        return (!has_default).then_some((0, false));
     }
     // The rows that it asks for around the middle of many.
     let (middle, all) = (1 << 40, 1 << 41);
     let range = call.create_evaluator().ok()?.get_range(middle, all).ok()?;
-    if range.start < middle {
-        (range.start > 0).then_some(-n)
-    } else {
-        (range.end < all).then_some(n)
-    }
+    // Without counting, it needs all rows on that side.
+    Some(match range.start < middle {
+        true => (-n, range.start == 0),
+        false => (n, range.end == all),
+    })
 }
 
-/// The number of the row that `first_value`, `last_value` and `nth_value` take, `None` when
-/// they pass over nulls. As for [`distance`], the evaluator knows.
-pub(super) fn nth_number(window: &dyn WindowExpr, kind: &NthValueKind, n: i64) -> Option<i64> {
+/// The number of the row that `first_value`, `last_value` and `nth_value` take, and whether
+/// rows without a value do not count. `None` when that cannot be told.
+pub(super) fn nth_number(
+    window: &dyn WindowExpr,
+    kind: &NthValueKind,
+    n: i64,
+) -> Option<(i64, bool)> {
     if n == 0 {
-        return Some(0);
+        return Some((0, false));
     }
     if n.unsigned_abs() > NTH_MAX {
         return None;
@@ -71,13 +75,12 @@ pub(super) fn nth_number(window: &dyn WindowExpr, kind: &NthValueKind, n: i64) -
         }
     };
     let first = taken(None)??;
-    if taken(Some(first))?.is_some() {
-        return None;
-    }
-    match kind {
+    let over_nulls = taken(Some(first))?.is_some();
+    let number = match kind {
         NthValueKind::First => (first == 0).then_some(1),
         NthValueKind::Last => (first == rows - 1).then_some(-1),
         NthValueKind::Nth if first == n.abs() - 1 => Some(n.abs()),
         NthValueKind::Nth => (first == rows - n.abs()).then_some(-n.abs()),
-    }
+    };
+    Some((number?, over_nulls))
 }
