@@ -39,17 +39,17 @@ const KINDS: [ProbeKind; 7] = [
 ];
 
 fn compiles(name: &str, text: &str) {
+    // The rounds of a tile may park a value or two; memory waits hide them.
+    compiles_within(name, text, 16);
+}
+
+fn compiles_within(name: &str, text: &str, spill_bytes: u32) {
     let image = compile_cubin(&Source::new(name, text), headers(), "sm_90").unwrap();
     let usage = image.usage();
     assert!(!usage.is_empty(), "{name}: {}", image.log);
     for used in usage {
-        // The rounds of a tile may park a value or two; memory waits hide them.
-        assert!(
-            used.spill_store_bytes <= 16,
-            "{}: {}",
-            used.kernel,
-            image.log
-        );
+        let spilled = used.spill_store_bytes;
+        assert!(spilled <= spill_bytes, "{}: {}", used.kernel, image.log);
     }
 }
 
@@ -186,9 +186,16 @@ fn every_aggregate_function_compiles_with_next_to_no_spills() {
             call(Function::CountDistinct, &float),
             call(Function::SumDistinct, &long),
         ]);
+        // For each of three sets.
+        distinct.steps.push(Step::EachSet(3));
         let (name, text) = match keys.len() {
             2 => {
-                let kernel = generate_many(&distinct, &columns, &[], None, false).unwrap();
+                distinct.keys.push(Expr {
+                    kind: Kind::SetNumber,
+                    ty: Type::I64,
+                    nullable: false,
+                });
+                let kernel = generate_many(&distinct, &columns, &[], None, true).unwrap();
                 (kernel.name, kernel.text)
             }
             _ => {
@@ -196,7 +203,8 @@ fn every_aggregate_function_compiles_with_next_to_no_spills() {
                 (kernel.name, kernel.text)
             }
         };
-        compiles(&name, &text);
+        // Three sets, and the moments, of one thread: the sets' memory waits hide it.
+        compiles_within(&name, &text, 64);
     }
     let kernel = generate_dense(&aggregate(&[1]), &columns, &[], 1 << 20).unwrap();
     compiles(&kernel.name, &kernel.text);

@@ -313,6 +313,11 @@ impl Emitter {
                 negated,
             } => self.in_list(arg, items, *negated),
             Kind::Text(op, args) => self.text(*op, args),
+            Kind::SetNumber => {
+                let range = Range::new(0, i128::from(i32::MAX));
+                let register = ValueRegister::Integer(range.register(), range);
+                Ok(self.define(register, false, "static_cast<i32>(set)"))
+            }
             Kind::Matched(relation) => {
                 let call = format!("r{relation} != NO_ROW");
                 Ok(self.define(ValueRegister::Bool, false, &call))

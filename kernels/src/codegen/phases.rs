@@ -172,7 +172,7 @@ fn known_row(step: &Step) -> Option<usize> {
     match step {
         Step::Lookup { relation, .. } => Some(*relation),
         Step::Probe(probe) => probe.kind.has_columns().then_some(probe.relation),
-        Step::Filter(_) => None,
+        Step::Filter(_) | Step::EachSet(_) => None,
     }
 }
 
@@ -188,6 +188,10 @@ fn split(steps: &[Step], tables: &[TableShape], sink_cost: f64) -> Option<usize>
         let (cost, kept) = match step {
             Step::Filter(_) => (0.0, FILTER_SHARE),
             Step::Lookup { .. } => (PROBE_COST, 1.0),
+            Step::EachSet(_) => {
+                n_first_max = n_first_max.min(at);
+                (0.0, 1.0)
+            }
             Step::Probe(probe) => {
                 let table = tables.get(probe.relation.checked_sub(1)?)?;
                 let cost = match table.is_dense {

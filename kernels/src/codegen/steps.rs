@@ -45,6 +45,10 @@ pub(super) fn emit_steps(
     for step in steps {
         match step {
             Step::Filter(condition) => emitter.filter(condition)?,
+            Step::EachSet(n) => {
+                emitter.open_loop(&format!("for (u32 set = 0; set < {n}; ++set)"));
+                n_loops += 1;
+            }
             Step::Lookup { relation, row } => emit_lookup(emitter, *relation, row)?,
             Step::Probe(probe) => {
                 let shape = probe

@@ -71,6 +71,15 @@ impl Aggregate {
         }
     }
 
+    /// How often a row goes on that comes through the other steps.
+    pub fn n_sets(&self) -> usize {
+        let sets = self.steps.iter().map(|step| match step {
+            Step::EachSet(n) => *n as usize,
+            _ => 1,
+        });
+        sets.product()
+    }
+
     /// Whether some call takes one of equal values.
     pub fn has_distinct(&self) -> bool {
         self.calls.iter().any(|call| call.function.is_distinct())

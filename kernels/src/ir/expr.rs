@@ -86,6 +86,8 @@ pub enum Kind {
     Text(TextOp, Vec<Expr>),
     /// Whether the row found one of this relation, which was probed for a mark.
     Matched(usize),
+    /// Which of the grouping sets the row goes on for, from 0.
+    SetNumber,
 }
 
 /// Operators of one operand.
@@ -173,7 +175,7 @@ impl Expr {
     /// The expressions this one is computed from.
     pub fn children(&self) -> Vec<&Expr> {
         match &self.kind {
-            Kind::Column(_) | Kind::Literal(_) | Kind::Matched(_) => vec![],
+            Kind::Column(_) | Kind::Literal(_) | Kind::Matched(_) | Kind::SetNumber => vec![],
             Kind::Unary(_, a) | Kind::Extract(_, a) | Kind::Truncate(_, a) => vec![a],
             Kind::Cast { arg, .. } => vec![arg],
             Kind::Binary(_, a, b) | Kind::AddMonths(a, b) => vec![a, b],
@@ -295,6 +297,7 @@ impl fmt::Display for Expr {
             Kind::Extract(part, a) => write!(f, "extract({part:?} from {a})"),
             Kind::Truncate(part, a) => write!(f, "truncate({a} to {part:?})"),
             Kind::AddMonths(a, b) => write!(f, "add_months({a}, {b})"),
+            Kind::SetNumber => f.write_str("set"),
             Kind::Matched(relation) => write!(f, "matched({relation})"),
             Kind::Text(op, args) => list(f, &format!("{op:?}").to_lowercase(), args),
         }

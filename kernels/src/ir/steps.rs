@@ -23,6 +23,9 @@ pub enum Step {
         /// The number of its row.
         row: Expr,
     },
+    /// Each row goes on this many times, once for each grouping set: [`Kind::SetNumber`].
+    /// At most once in a pipeline.
+    EachSet(u32),
 }
 
 /// A join, seen from the side whose rows flow through the pipeline.
@@ -128,6 +131,7 @@ impl Step {
     pub fn map(&self, map: &dyn Fn(&Expr) -> Expr) -> Step {
         match self {
             Step::Filter(condition) => Step::Filter(map(condition)),
+            Step::EachSet(n) => Step::EachSet(*n),
             Step::Lookup { relation, row } => Step::Lookup {
                 relation: *relation,
                 row: map(row),
@@ -163,6 +167,7 @@ impl Step {
                 keys.chain(&probe.residual).collect()
             }
             Step::Lookup { row, .. } => vec![row],
+            Step::EachSet(_) => vec![],
         }
     }
 }
@@ -189,7 +194,9 @@ impl Expr {
         let map = |e: &Expr| e.map_leaves(leaf);
         let shared = |e: &Arc<Expr>| Arc::new(e.map_leaves(leaf));
         let kind = match &self.kind {
-            Kind::Column(_) | Kind::Literal(_) | Kind::Matched(_) => return leaf(self),
+            Kind::Column(_) | Kind::Literal(_) | Kind::Matched(_) | Kind::SetNumber => {
+                return leaf(self);
+            }
             Kind::Unary(op, a) => Kind::Unary(*op, shared(a)),
             Kind::Binary(op, a, b) => Kind::Binary(*op, shared(a), shared(b)),
             Kind::Cast { arg, try_cast } => Kind::Cast {
@@ -263,6 +270,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::Filter(condition) => writeln!(f, "filter {condition}"),
+            Step::EachSet(n) => writeln!(f, "each of {n} sets"),
             Step::Lookup { relation, row } => {
                 writeln!(f, "lookup row {row} of relation {relation}")
             }

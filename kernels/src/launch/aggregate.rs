@@ -12,7 +12,7 @@ use super::distinct::DistinctSets;
 use super::few_groups;
 use super::join::JoinTable;
 use super::loader::Loader;
-use super::many_groups::{FIRST_ROWS, GroupTable, ManyGroups};
+use super::many_groups::{ComesThrough, FIRST_ROWS, GroupTable, ManyGroups};
 use super::relations::{Relations, source_columns};
 use super::totals::{Number, Totals, merge};
 use crate::codegen::{self, GroupOutput, Unsupported};
@@ -170,7 +170,10 @@ impl AggregateRun {
             source: chunk,
             tables: &self.joined,
         };
-        let rows_max = rows.rows_max(&self.aggregate.steps);
+        let n_sets = self.aggregate.n_sets();
+        let rows_max = rows
+            .rows_max(&self.aggregate.steps)
+            .saturating_mul(n_sets as u64);
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
         let kernel = match codegen::generate(&self.aggregate, &shapes, &tables, rows_max) {
             Ok(kernel) => kernel,
@@ -185,7 +188,7 @@ impl AggregateRun {
             false => None,
         };
         let (context, sets) = (&mut self.context, &mut self.sets);
-        let words = few_groups::launch(context, &kernel, &rows, sets, rows_through)?;
+        let words = few_groups::launch(context, &kernel, &rows, sets, rows_through, n_sets)?;
         self.totals.add_chunk(&kernel, &words)?;
         self.last_kernel = Some(kernel.name);
         Ok(true)
@@ -196,22 +199,31 @@ impl AggregateRun {
             source: chunk,
             tables: &self.joined,
         };
-        let bound = is_only.then(|| rows.rows_max(&self.aggregate.steps));
+        let n_sets = self.aggregate.n_sets();
+        let rows_max = rows.rows_max(&self.aggregate.steps);
+        let bound = is_only.then(|| rows_max.saturating_mul(n_sets as u64));
         let (shapes, tables) = (rows.shapes(), rows.table_shapes());
         let expands = rows.may_expand(&self.aggregate.steps);
-        let kernel = codegen::generate_many(&self.aggregate, &shapes, &tables, bound, expands)
-            .map_err(unsupported)?;
-        let steps = &self.aggregate.steps;
-        let rows_through = match expands {
-            true => Some(count::rows_through(&mut self.context, steps, &rows)?),
-            false => None,
+        let kernel = codegen::generate_many(
+            &self.aggregate,
+            &shapes,
+            &tables,
+            bound,
+            expands || n_sets > 1,
+        )
+        .map_err(unsupported)?;
+        let comes_through = if expands {
+            let steps = &self.aggregate.steps;
+            ComesThrough::All(count::rows_through(&mut self.context, steps, &rows)?)
+        } else {
+            ComesThrough::Each(n_sets)
         };
         let table = match &mut self.table {
             Some(table) => table,
             none => none.insert(GroupTable::new(&self.context, &kernel, self.first_rows)?),
         };
         let (context, sets) = (&mut self.context, &mut self.sets);
-        table.add(context, &kernel, &rows, rows_through, sets)?;
+        table.add(context, &kernel, &rows, comes_through, sets)?;
         let ranges = self.aggregate.keys.iter().map(|key| match key.kind {
             Kind::Column(index) => rows.column(index).ok()?.range,
             _ => None,

@@ -28,23 +28,10 @@ impl DistinctSets {
         }
     }
 
-    /// Makes room for what `n_rows` more rows may put into each set, or for what all rows
-    /// may if some come through several times: `expanded`. How many rows can be added.
-    pub(super) fn make_room(
-        &mut self,
-        context: &mut Context,
-        n_rows: usize,
-        expanded: Option<usize>,
-    ) -> Result<usize> {
-        for set in &mut self.0 {
-            let wanted = expanded.unwrap_or(n_rows);
-            set.make_room(context, wanted)?;
-        }
-        let room = self.0.iter().map(HashRows::room).min();
-        Ok(match (room, expanded) {
-            (Some(room), None) => room.min(n_rows),
-            _ => n_rows,
-        })
+    /// Makes room for what so many rows may put into each set.
+    pub(super) fn make_room(&mut self, context: &mut Context, n_rows: usize) -> Result<()> {
+        let mut sets = self.0.iter_mut();
+        sets.try_for_each(|set| set.make_room(context, n_rows))
     }
 
     /// Reads how much is in them after a launch.

@@ -11,13 +11,15 @@ use crate::error::Result;
 use crate::gpu::DeviceBuffer;
 
 /// Runs the kernel over a chunk and returns the states of all its groups. `rows_through`
-/// counts the rows that come through the steps where some do so several times.
+/// counts the rows that come through the steps where joins let some do so several times; else
+/// each does `n_sets` times at most.
 pub(super) fn launch(
     context: &mut Context,
     kernel: &AggregateKernel,
     rows: &Relations<'_>,
     sets: &mut DistinctSets,
     rows_through: Option<usize>,
+    n_sets: usize,
 ) -> Result<Vec<u64>> {
     let entry = context.kernel(&kernel.name, &kernel.text)?;
     let mut initial = Vec::with_capacity(kernel.n_groups * kernel.n_words);
@@ -34,12 +36,16 @@ pub(super) fn launch(
     while begin < n_rows {
         let left = n_rows - begin;
         // Each row may be new to every set, and sets grow only between launches.
-        let n_now = match (kernel.sets.is_empty(), rows_through) {
-            (true, _) => Ok(left),
-            (false, Some(_)) => sets.make_room(context, left, rows_through),
-            (false, None) => sets.make_room(context, left.min(FIRST_ROWS), None),
+        let (n_now, may_be_new) = match (kernel.sets.is_empty(), rows_through) {
+            (true, _) => (left, 0),
+            (false, Some(rows)) => (left, rows),
+            (false, None) => {
+                let n_now = left.min(FIRST_ROWS);
+                (n_now, n_now.saturating_mul(n_sets))
+            }
         };
-        let n_now = n_now.map_err(|error| inside_chunk(error, begin))?;
+        let made = sets.make_room(context, may_be_new);
+        made.map_err(|error| inside_chunk(error, begin))?;
         let mut params = ParameterBytes::default();
         params.word((begin + n_now) as u64);
         params.word(context.fault_address());

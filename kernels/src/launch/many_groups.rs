@@ -22,6 +22,15 @@ const GROWTH: usize = 3;
 /// Rows of the first launch over a chunk, unless somebody says otherwise.
 pub(super) const FIRST_ROWS: usize = 1 << 22;
 
+/// How many rows come through the steps.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ComesThrough {
+    /// So many of a whole chunk; one row may do so any number of times.
+    All(usize),
+    /// Each row at most so many times.
+    Each(usize),
+}
+
 /// The table's owner: see `cuda/table/group_table.h`.
 #[derive(Debug)]
 pub(super) struct GroupTable {
@@ -49,8 +58,7 @@ impl GroupTable {
         })
     }
 
-    /// Adds a chunk. When its rows may come through the steps several times,
-    /// `rows_through` tells how often they do in all.
+    /// Adds a chunk.
     ///
     /// How many groups there will be is not known, so the table starts small. A kernel that
     /// can stop does so when little room is left, and goes on in a larger table; any other
@@ -60,7 +68,7 @@ impl GroupTable {
         context: &mut Context,
         kernel: &ManyGroupsKernel,
         rows: &Relations<'_>,
-        rows_through: Option<usize>,
+        comes_through: ComesThrough,
         sets: &mut DistinctSets,
     ) -> Result<()> {
         if kernel.keys != self.keys
@@ -82,23 +90,30 @@ impl GroupTable {
         let mut begin = 0;
         while begin < n_rows {
             let left = n_rows - begin;
-            let wanted = if let Some(all) = rows_through {
-                // Which rows come through many times is not known: all of them must fit.
-                all
-            } else if begin == 0 {
-                left.min(self.first_rows)
-            } else {
-                let n_new = (self.rows.len() - n_before) as f64;
-                let likely = n_new / begin as f64 * left as f64 * 1.2;
-                left.min((likely as usize).max(self.first_rows))
+            let n_now = match comes_through {
+                // Which rows do so many times is not known: all of them must fit.
+                ComesThrough::All(rows_max) => {
+                    self.rows.make_room(context, rows_max).and_then(|()| {
+                        sets.make_room(context, rows_max)?;
+                        Ok(left)
+                    })
+                }
+                ComesThrough::Each(times) => {
+                    let wanted = if begin == 0 {
+                        left.min(self.first_rows)
+                    } else {
+                        let n_new = (self.rows.len() - n_before) as f64;
+                        let likely = n_new / (begin * times) as f64 * left as f64 * 1.2;
+                        left.min((likely as usize).max(self.first_rows))
+                    };
+                    let made = self.rows.make_room(context, wanted.saturating_mul(times));
+                    made.and_then(|()| {
+                        let n_now = left.min(self.rows.room() / times);
+                        sets.make_room(context, n_now.saturating_mul(times))?;
+                        Ok(n_now)
+                    })
+                }
             };
-            let n_now = self.rows.make_room(context, wanted).and_then(|()| {
-                let n_now = match rows_through {
-                    Some(_) => left,
-                    None => left.min(self.rows.room()),
-                };
-                sets.make_room(context, n_now, rows_through)
-            });
             let n_now = n_now.map_err(|error| inside_chunk(error, begin))?;
             let mut params = ParameterBytes::default();
             params.word((begin + n_now) as u64);

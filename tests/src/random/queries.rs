@@ -80,7 +80,13 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
             }
             if !keys.is_empty() {
                 let places: Vec<String> = (1..=keys.len()).map(|key| key.to_string()).collect();
-                tail = format!("{tail} group by {}", places.join(", "));
+                tail = match dice.chance(12) {
+                    true => {
+                        let kind = *dice.pick(&["rollup", "cube"]);
+                        format!("{tail} group by {kind} ({})", keys.join(", "))
+                    }
+                    false => format!("{tail} group by {}", places.join(", ")),
+                };
                 if dice.chance(20) {
                     tail = format!("{tail} having count(*) > {}", dice.below(4));
                 }

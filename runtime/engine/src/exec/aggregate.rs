@@ -45,6 +45,7 @@ use super::collect::{Left, Taken};
 use super::dictionary::{Dictionary, Encoder};
 use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
 use super::feed::{Consumer, feed};
+use super::no_rows::of_no_rows;
 use super::relation::{blocking, is_whole, relation, tables};
 use super::{Device, finish, in_any_order, replaced};
 use crate::lower::{DerivedText, Joined, LateValues};
@@ -55,6 +56,13 @@ use crate::report::{Fallback, PipelineReport, Reason};
 pub enum Output {
     /// The value of a call.
     Value(usize),
+    /// The text whose code is the value of a call.
+    Text {
+        /// The call.
+        call: usize,
+        /// The number of the codes.
+        codes: usize,
+    },
     /// A sum divided by a count.
     Average {
         /// The call that sums.
@@ -99,6 +107,8 @@ pub struct AggregatePipeline {
     pub late: LateValues,
     /// How the columns after the keys are made.
     pub outputs: Vec<Output>,
+    /// The grouping ids of sets without keys: they have a group even when there are no rows.
+    pub sets_without_keys: Vec<i128>,
     /// The operators in the pipeline, top first.
     pub operators: Vec<String>,
     /// What statistics prove about source columns.
@@ -361,7 +371,7 @@ impl Job {
             staging_ms: tables.staging_ms,
             ..PipelineReport::default()
         };
-        let run = if is_whole(&pipeline.source, device) {
+        let run = if is_whole(&pipeline.source, device) || codes.any_ordered() {
             let known = Arc::clone(&pipeline.known);
             let rows = relation(&pipeline.source, wanted, codes, known, device, context).await?;
             texts.extend(rows.texts);
@@ -385,7 +395,13 @@ impl Job {
             let mut run = run;
             if run.is_on_device() {
                 let left = self.left(&mut run, texts)?;
-                return Ok((Finished::Left(Box::new(left)), run.counts()));
+                let finished = match left.n_rows() {
+                    0 if !self.pipeline.sets_without_keys.is_empty() => {
+                        Finished::Batch(of_no_rows(&self.pipeline, &self.schema)?)
+                    }
+                    _ => Finished::Left(Box::new(left)),
+                };
+                return Ok((finished, run.counts()));
             }
             let (groups, counts) = run.finish()?;
             let batch = self.finish(&groups, &texts)?;
@@ -413,14 +429,22 @@ impl Job {
                     range: None,
                 },
                 Some(output) => match self.pipeline.outputs[output] {
-                    Output::Value(call) => GroupOutput::Call(call),
+                    Output::Value(call) | Output::Text { call, .. } => GroupOutput::Call(call),
                     Output::Average { sum, count, scale } => {
                         GroupOutput::Average { sum, count, scale }
                     }
                     Output::Spread { call, spread } => GroupOutput::Spread { call, spread },
                 },
             };
-            let codes = self.pipeline.key_codes.get(index).copied().flatten();
+            let of_output =
+                index
+                    .checked_sub(n_keys)
+                    .and_then(|output| match self.pipeline.outputs[output] {
+                        Output::Text { codes, .. } => Some(codes),
+                        _ => None,
+                    });
+            let of_key = self.pipeline.key_codes.get(index).copied().flatten();
+            let codes = of_key.or(of_output);
             outputs.push(match codes {
                 Some(codes) => {
                     columns.push((output, Type::Int(IntWidth::W32)));
@@ -477,6 +501,9 @@ impl Job {
 
     /// The result's columns: keys, then one for each output.
     fn finish(&self, groups: &Groups, texts: &Texts) -> Result<RecordBatch> {
+        if groups.is_empty() && !self.pipeline.sets_without_keys.is_empty() {
+            return of_no_rows(&self.pipeline, &self.schema);
+        }
         let n_keys = self.pipeline.aggregate.keys.len();
         let mut columns: Vec<ArrayRef> = Vec::new();
         for (index, field) in self.schema.fields().iter().enumerate() {
@@ -493,7 +520,10 @@ impl Job {
                 None if index < n_keys => {
                     finish::column(numbers.map(|group| Ok(groups.key(index, group))), data_type)?
                 }
-                None => self.output(&self.pipeline.outputs[index - n_keys], groups, data_type)?,
+                None => {
+                    let output = &self.pipeline.outputs[index - n_keys];
+                    self.output(output, groups, texts, data_type)?
+                }
             });
         }
         let options = RecordBatchOptions::new().with_row_count(Some(groups.len()));
@@ -504,7 +534,13 @@ impl Job {
         )?)
     }
 
-    fn output(&self, output: &Output, groups: &Groups, data_type: &DataType) -> Result<ArrayRef> {
+    fn output(
+        &self,
+        output: &Output,
+        groups: &Groups,
+        texts: &Texts,
+        data_type: &DataType,
+    ) -> Result<ArrayRef> {
         let number = |call: usize, group: usize| {
             groups
                 .value(call, group)
@@ -517,6 +553,12 @@ impl Job {
         match output {
             Output::Value(call) => {
                 finish::column(numbers.map(|group| number(*call, group)), data_type)
+            }
+            Output::Text { call, codes } => {
+                let none = StringArray::new_null(0);
+                let own = texts.get(codes).unwrap_or(&none);
+                let found = numbers.map(|group| text(number(*call, group)?, own));
+                Ok(Arc::new(found.collect::<Result<StringArray>>()?))
             }
             Output::Average { sum, count, scale } => {
                 let values = numbers

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use datafusion::error::{DataFusionError, Result};
@@ -11,6 +11,7 @@ use datafusion::physical_expr::expressions::Column;
 use kernels::ir::{Expr, IntWidth, RELATION_COLUMNS, Type};
 
 use super::dictionary::Encoder;
+use super::sort::ranks_of;
 use crate::lower::DerivedText;
 
 /// Code columns of a relation are numbered from here on.
@@ -18,7 +19,15 @@ const CODES_FROM: usize = RELATION_COLUMNS / 2;
 
 /// The text columns of one pipeline that have codes, by number.
 #[derive(Debug, Clone, Default)]
-pub struct Codes(Vec<DerivedText>);
+pub struct Codes(Vec<Coded>);
+
+/// Text that has codes.
+#[derive(Debug, Clone)]
+struct Coded {
+    text: DerivedText,
+    /// Whether codes have the order of their texts.
+    is_ordered: bool,
+}
 
 /// A column that a relation must have on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +44,36 @@ pub type Texts = HashMap<usize, StringArray>;
 impl Codes {
     /// The column that holds the codes of this text, new if it has none yet.
     pub fn column(&mut self, text: &DerivedText) -> (usize, Expr) {
+        self.add(text, false)
+    }
+
+    /// As [`Codes::column`], with codes that have the order of their texts: they are known
+    /// only when all rows are there.
+    pub fn ordered_column(&mut self, text: &DerivedText) -> (usize, Expr) {
+        self.add(text, true)
+    }
+
+    /// Whether some codes have the order of their texts.
+    pub fn any_ordered(&self) -> bool {
+        self.0.iter().any(|coded| coded.is_ordered)
+    }
+
+    /// Whether the codes of this number have the order of their texts.
+    pub fn is_ordered(&self, number: usize) -> bool {
+        self.0.get(number).is_some_and(|coded| coded.is_ordered)
+    }
+
+    fn add(&mut self, text: &DerivedText, is_ordered: bool) -> (usize, Expr) {
         let known = self.0.iter().position(|known| {
-            known.column == text.column && known.function.as_ref() == text.function.as_ref()
+            known.text.column == text.column
+                && known.text.function.as_ref() == text.function.as_ref()
+                && known.is_ordered == is_ordered
         });
         let number = known.unwrap_or_else(|| {
-            self.0.push(text.clone());
+            self.0.push(Coded {
+                text: text.clone(),
+                is_ordered,
+            });
             self.0.len() - 1
         });
         let relation = text.column / RELATION_COLUMNS;
@@ -49,7 +83,7 @@ impl Codes {
 
     /// The text that these codes stand for, over its relation's own columns.
     pub fn text(&self, number: usize) -> Result<DerivedText> {
-        let text = self.0.get(number);
+        let text = self.0.get(number).map(|coded| &coded.text);
         let text = text.ok_or_else(|| internal(format!("codes {number} do not exist")))?;
         Ok(DerivedText {
             column: text.column % RELATION_COLUMNS,
@@ -105,6 +139,44 @@ pub fn decode(codes: &dyn Array, texts: &StringArray) -> Result<ArrayRef> {
     Ok(take(texts, codes, None)?)
 }
 
+/// The same codes and texts with the codes in the order of the texts.
+pub fn in_order(codes: &ArrayRef, texts: &StringArray) -> Result<(ArrayRef, StringArray)> {
+    let ranks = ranks_of(texts);
+    let mut order: Vec<u32> = vec![0; texts.len()];
+    for (code, rank) in ranks.values().iter().enumerate() {
+        order[*rank as usize] = code as u32;
+    }
+    let codes = codes
+        .as_primitive_opt::<Int32Type>()
+        .ok_or_else(|| internal(format!("codes of type {}", codes.data_type())))?;
+    let sorted = take(texts, &UInt32Array::from(order), None)?;
+    Ok((
+        take(&ranks, codes, None)?,
+        sorted.as_string::<i32>().clone(),
+    ))
+}
+
 pub(super) fn internal(message: String) -> DataFusionError {
     DataFusionError::Internal(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordered_codes_stand_for_the_same_texts() {
+        let codes: ArrayRef = Arc::new(Int32Array::from(vec![Some(0), None, Some(2), Some(1)]));
+        let texts = StringArray::from(vec!["b", "", "a"]);
+        let (ordered, sorted) = in_order(&codes, &texts).unwrap();
+        assert_eq!(sorted, StringArray::from(vec!["", "a", "b"]));
+        assert_eq!(
+            decode(ordered.as_ref(), &sorted)
+                .unwrap()
+                .as_string::<i32>(),
+            decode(codes.as_ref(), &texts).unwrap().as_string::<i32>()
+        );
+        let expected = Int32Array::from(vec![Some(2), None, Some(1), Some(0)]);
+        assert_eq!(ordered.as_primitive::<Int32Type>(), &expected);
+    }
 }

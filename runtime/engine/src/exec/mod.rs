@@ -8,6 +8,7 @@ mod dictionary;
 mod failure;
 mod feed;
 mod finish;
+mod no_rows;
 mod relation;
 mod rest;
 mod sort;

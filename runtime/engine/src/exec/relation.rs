@@ -30,7 +30,7 @@ use kernels::launch::{JoinTable, Loader, RunCounts, StagedBatch};
 use super::Device;
 use super::aggregate::{Finished, GpuAggregateExec};
 use super::cache::{Cached, FileScan};
-use super::codes::{Codes, Texts, Wanted, decode, internal};
+use super::codes::{Codes, Texts, Wanted, decode, in_order, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::encode_all;
 use super::failure::Failure;
@@ -325,7 +325,10 @@ async fn cached(
         let own = own_column(wanted, codes)?;
         let codes_of = match wanted {
             Wanted::Own(_) => None,
-            Wanted::Codes(of) => Some(codes.text(of)?.function.to_string()),
+            Wanted::Codes(of) => {
+                let order = if codes.is_ordered(of) { "ordered " } else { "" };
+                Some(format!("{order}{}", codes.text(of)?.function))
+            }
         };
         let key = scan.key(own, codes_of);
         match device.cache.get(&key) {
@@ -471,7 +474,8 @@ fn of_left(
             },
             Wanted::Codes(of) => {
                 let text = codes.text(of)?;
-                match left.codes(text.column).filter(|_| text.is_column()) {
+                let is_same = text.is_column() && !codes.is_ordered(of);
+                match left.codes(text.column).filter(|_| is_same) {
                     Some((column, of_codes)) => {
                         columns.insert(number, Arc::clone(column));
                         texts.insert(of, of_codes.clone());
@@ -543,8 +547,12 @@ fn encoded(
         .map(|part| text.of(&make_array(part.to_data())));
     let values = values.collect::<Result<Vec<_>, _>>()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (codes, texts) = encode_all(&values, None, threads)?;
-    Ok((Arc::new(codes), texts))
+    let (of_texts, texts) = encode_all(&values, None, threads)?;
+    let of_texts: ArrayRef = Arc::new(of_texts);
+    match codes.is_ordered(number) {
+        true => Ok(in_order(&of_texts, &texts)?),
+        false => Ok((of_texts, texts)),
+    }
 }
 
 /// All record batches of a plan, those of partition 0 first.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use datafusion::common::{JoinSide, JoinType, NullEquality};
 use datafusion::physical_plan::joins::utils::JoinFilter;
-use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, JoinOnRef, NestedLoopJoinExec,
+};
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use kernels::ir::{Build, BuildKey, Expr, JoinKey, Kind, Probe, ProbeKind, Step, Type};
 
@@ -26,7 +28,7 @@ pub struct Join<'a> {
     right: &'a Arc<dyn ExecutionPlan>,
     join_type: JoinType,
     /// Pairs of keys; none where each row meets every other.
-    on: &'a [(Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>)],
+    on: JoinOnRef<'a>,
     null_equal: bool,
     /// Whether it is a `NOT IN`.
     null_aware: bool,
@@ -220,7 +222,7 @@ impl Lowering<'_> {
         if chain.joined.is_empty() && chain.fetch.is_none() && is_plain && is_table {
             let conditions = chain.steps.into_iter().filter_map(|step| match step {
                 Step::Filter(condition) => Some(condition),
-                Step::Probe(_) | Step::Lookup { .. } => None,
+                Step::Probe(_) | Step::Lookup { .. } | Step::EachSet(_) => None,
             });
             let filter = conditions.reduce(and);
             return (chain.source, chain.inputs, filter);

@@ -35,6 +35,7 @@ use kernels::ir::{
     Spread, Type,
 };
 
+use super::sets;
 use super::window::mark_window;
 use crate::exec::{
     AggregatePipeline, Codes, CollectForm, CollectPipeline, KeyColumn, Output, SortPipeline, Taken,
@@ -340,12 +341,6 @@ fn partial_below(plan: &Arc<dyn ExecutionPlan>) -> Option<&AggregateExec> {
 }
 
 fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
-    if first.group_expr().has_grouping_set() {
-        return Err(refused(
-            "unsupported-grouping",
-            "grouping sets are not on the GPU yet",
-        ));
-    }
     if first.limit_options().is_some() {
         return Err(refused(
             "unsupported-limit",
@@ -390,6 +385,17 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
         keys.push(key);
     }
 
+    let mut steps = chain.steps;
+    let mut sets_without_keys = Vec::new();
+    if first.group_expr().has_grouping_set() {
+        let groups = first.group_expr().groups();
+        let id = first.schema().field(keys.len()).data_type().clone();
+        keys = sets::keys_of_sets(keys, groups, &id)?;
+        key_codes.push(None);
+        steps.push(sets::each_set(groups)?);
+        sets_without_keys = sets::without_keys(groups);
+    }
+
     let mut calls = Vec::new();
     let mut outputs = Vec::new();
     for (function, filter) in first.aggr_expr().iter().zip(first.filter_expr()) {
@@ -406,11 +412,7 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
             &first.input_schema(),
         )?);
     }
-    let aggregate = Aggregate {
-        steps: chain.steps,
-        keys,
-        calls,
-    };
+    let aggregate = Aggregate { steps, keys, calls };
     let known = known_ranges(&chain.source);
     Ok(AggregatePipeline {
         source: chain.source,
@@ -420,6 +422,7 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
         key_codes,
         late,
         outputs,
+        sets_without_keys,
         operators,
         known: Arc::new(known),
     })
@@ -525,11 +528,20 @@ fn lower_call(
         }
         other => other,
     };
-    if kind == Function::CountDistinct {
-        let data_type = arg.data_type(schema).unwrap_or(DataType::Null);
-        if let Some(text) = text_of(&inputs.origin(arg), &data_type) {
-            let (_, column) = codes.column(&text);
-            return Ok(Output::Value(add(kind, Some(column), filter)));
+    let data_type = arg.data_type(schema).unwrap_or(DataType::Null);
+    if let Some(text) = text_of(&inputs.origin(arg), &data_type) {
+        match kind {
+            Function::CountDistinct => {
+                let (_, column) = codes.column(&text);
+                return Ok(Output::Value(add(kind, Some(column), filter)));
+            }
+            // Of codes in the order of their texts the smallest is that of the smallest.
+            Function::Min | Function::Max => {
+                let (codes, column) = codes.ordered_column(&text);
+                let call = add(kind, Some(column), filter);
+                return Ok(Output::Text { call, codes });
+            }
+            _ => {}
         }
     }
     let value = lower(arg, inputs)?;

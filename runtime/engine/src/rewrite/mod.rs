@@ -32,6 +32,7 @@ mod gather;
 mod mark;
 mod place;
 mod scans;
+mod sets;
 mod whole;
 mod window;
 mod window_evaluator;
