@@ -173,6 +173,14 @@ WL_DEVICE auto narrow(Thread& thread, const A& a, i128 min, i128 max, u32 code) 
   });
 }
 
+// As narrow, but null where the bounds are left: TRY_CAST.
+template <class R, class A>
+WL_DEVICE Opt<R> narrow_or_null(const A& a, i128 min, i128 max) {
+  if (!is_valid(a)) return null<R>();
+  const i128 x = static_cast<i128>(value_of(a));
+  return x < min || x > max ? null<R>() : some(static_cast<R>(x));
+}
+
 // Division rounds towards zero, as SQL does; the quotient of R's smallest value
 // and -1 does not fit and is checked by the caller's range.
 template <class R, class A, class B>

@@ -10,6 +10,12 @@ WL_DEVICE i64 floor_divide(i64 a, i64 b) {
   return quotient - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
 }
 
+// Rounded down.
+template <class R, class A>
+WL_DEVICE auto floored(const A& a, i64 b) {
+  return lift(a, [&](auto v) { return static_cast<R>(floor_divide(v, b)); });
+}
+
 struct Civil {
   i64 year;
   i32 month;  // 1 to 12

@@ -6,7 +6,7 @@ use crate::ir::{DatePart, Expr, Range, Register, Type};
 use arrow::datatypes::TimeUnit;
 
 /// Ticks of a date or timestamp in a day.
-fn ticks_per_day(ty: Type) -> Option<i64> {
+pub(super) fn ticks_per_day(ty: Type) -> Option<i64> {
     Some(match ty {
         Type::Date32 => 1,
         Type::Timestamp(unit) => 86_400 * ticks_per_second(unit),

@@ -12,6 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
+use super::casts::Misfit;
 use super::error::Unsupported;
 use crate::ir::{BinaryOp, Expr, Kind, Literal, RELATION_COLUMNS, Range, Register, Type, UnaryOp};
 
@@ -324,9 +325,11 @@ impl Emitter {
             }
             Kind::Extract(part, arg) => self.extract(*part, arg),
             Kind::Truncate(part, arg) => self.truncate(*part, arg, expr.ty),
-            Kind::Cast { try_cast: true, .. } | Kind::AddMonths(..) => {
-                Err(Unsupported::expression(expr))
-            }
+            Kind::Cast {
+                arg,
+                try_cast: true,
+            } => self.try_cast(arg, expr.ty),
+            Kind::AddMonths(..) => Err(Unsupported::expression(expr)),
         }
     }
 
@@ -684,7 +687,10 @@ impl Emitter {
         }
     }
 
-    fn cast(&mut self, arg: &Expr, ty: Type) -> Result<Value, Unsupported> {
+    pub(super) fn cast(&mut self, arg: &Expr, ty: Type) -> Result<Value, Unsupported> {
+        if arg.ty != ty && is_time(arg.ty) && is_time(ty) {
+            return self.cast_time(arg, ty, Misfit::Fault);
+        }
         let value = self.emit(arg)?;
         match (arg.ty, ty) {
             (from, to) if from == to => Ok(value),

@@ -5,6 +5,7 @@
 
 mod accumulate;
 mod aggregate;
+mod casts;
 mod dates;
 mod dense_groups;
 mod distinct;

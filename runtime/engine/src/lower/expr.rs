@@ -8,7 +8,7 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr,
-    IsNullExpr, LikeExpr, Literal as PhysicalLiteral, NegativeExpr, NotExpr,
+    IsNullExpr, LikeExpr, Literal as PhysicalLiteral, NegativeExpr, NotExpr, TryCastExpr,
 };
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_plan::PhysicalExpr;
@@ -67,6 +67,19 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
             arg: Arc::new(arg),
             try_cast: cast.cast_options().safe,
         };
+        return Ok(Expr { kind, ty, nullable });
+    }
+    if let Some(cast) = expr.downcast_ref::<TryCastExpr>() {
+        let arg = lower(cast.expr(), inputs)?;
+        let ty = type_of(cast.cast_type()).map_err(|e| reason(&e, expr))?;
+        if arg.ty == ty {
+            return Ok(arg);
+        }
+        let kind = Kind::Cast {
+            arg: Arc::new(arg),
+            try_cast: true,
+        };
+        let nullable = true;
         return Ok(Expr { kind, ty, nullable });
     }
     if let Some(case) = expr.downcast_ref::<CaseExpr>() {

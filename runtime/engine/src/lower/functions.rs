@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
+use datafusion::functions::core::nullif::NullIfFunc;
 use datafusion::functions::datetime::date_part::DatePartFunc;
 use datafusion::functions::datetime::date_trunc::DateTruncFunc;
 use datafusion::functions::string::lower::LowerFunc;
@@ -15,7 +16,7 @@ use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, LikeExpr, Literal};
 use datafusion::physical_plan::PhysicalExpr;
 use kernels::columns::type_of;
-use kernels::ir::{DatePart, Expr, Kind, TextOp, Type, UnaryOp};
+use kernels::ir::{BinaryOp, DatePart, Expr, Kind, Literal as IrLiteral, TextOp, Type, UnaryOp};
 
 use super::expr::{lower, lower_literal, reason, unary, unsupported_expression};
 use super::inputs::Inputs;
@@ -43,6 +44,28 @@ pub(super) fn lower_function(
         let (left, right) = (Arc::clone(left), Arc::clone(right));
         let plain = BinaryExpr::new(left, checked.operator(), right);
         return lower(&(Arc::new(plain) as Arc<dyn PhysicalExpr>), inputs);
+    }
+    if function.is::<NullIfFunc>() {
+        let [value, other] = call.args() else {
+            return Err(refused());
+        };
+        let (value, other) = (lower(value, inputs)?, lower(other, inputs)?);
+        if value.ty != other.ty {
+            return Err(refused());
+        }
+        let equal = Expr {
+            nullable: value.nullable || other.nullable,
+            kind: Kind::Binary(BinaryOp::Equal, value.clone().into(), other.into()),
+            ty: Type::Bool,
+        };
+        return Ok(Expr {
+            ty: value.ty,
+            nullable: true,
+            kind: Kind::Case {
+                branches: vec![(equal, Expr::literal(IrLiteral::Null, value.ty))],
+                otherwise: Some(Arc::new(value)),
+            },
+        });
     }
     if function.is::<DatePartFunc>() || function.is::<DateTruncFunc>() {
         let [part, arg] = call.args() else {
