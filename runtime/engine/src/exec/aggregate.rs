@@ -365,6 +365,7 @@ impl Job {
         )?
         .with_tables(tables.tables);
         let mut texts = tables.texts;
+        texts.extend(codes.fixed_texts());
         let mut report = PipelineReport {
             operators: pipeline.operators.clone(),
             device: device.name(),

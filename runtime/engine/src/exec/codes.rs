@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::expressions::Column;
-use kernels::ir::{Expr, IntWidth, RELATION_COLUMNS, Type};
+use kernels::ir::{Expr, IntWidth, Kind, Literal, RELATION_COLUMNS, Type};
 
 use super::dictionary::Encoder;
 use super::sort::ranks_of;
@@ -23,11 +23,19 @@ pub struct Codes(Vec<Coded>);
 
 /// Text that has codes.
 #[derive(Debug, Clone)]
-struct Coded {
-    text: DerivedText,
-    /// Whether codes have the order of their texts.
-    is_ordered: bool,
+enum Coded {
+    /// That of a column.
+    Column {
+        text: DerivedText,
+        /// Whether codes have the order of their texts.
+        is_ordered: bool,
+    },
+    /// One of these texts, by their codes.
+    Fixed(Arc<Vec<String>>),
 }
+
+/// The code of the text that a function gives for null, where rows may be missing.
+const MISSING: i128 = 0;
 
 /// A column that a relation must have on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,22 +63,49 @@ impl Codes {
 
     /// Whether some codes have the order of their texts.
     pub fn any_ordered(&self) -> bool {
-        self.0.iter().any(|coded| coded.is_ordered)
+        (0..self.0.len()).any(|number| self.is_ordered(number))
     }
 
     /// Whether the codes of this number have the order of their texts.
     pub fn is_ordered(&self, number: usize) -> bool {
-        self.0.get(number).is_some_and(|coded| coded.is_ordered)
+        let is_ordered = |coded: &Coded| match coded {
+            Coded::Column { is_ordered, .. } => *is_ordered,
+            Coded::Fixed(_) => false,
+        };
+        self.0.get(number).is_some_and(is_ordered)
+    }
+
+    /// The number of these texts, which are their own codes.
+    pub fn fixed(&mut self, texts: &Arc<Vec<String>>) -> usize {
+        self.0.push(Coded::Fixed(Arc::clone(texts)));
+        self.0.len() - 1
+    }
+
+    /// The texts that are known before there are rows.
+    pub fn fixed_texts(&self) -> Texts {
+        let all = self.0.iter().enumerate();
+        let fixed = all.filter_map(|(number, coded)| match coded {
+            Coded::Fixed(texts) => Some((number, StringArray::from_iter_values(texts.iter()))),
+            Coded::Column { .. } => None,
+        });
+        fixed.collect()
     }
 
     fn add(&mut self, text: &DerivedText, is_ordered: bool) -> (usize, Expr) {
-        let known = self.0.iter().position(|known| {
-            known.text.column == text.column
-                && known.text.function.as_ref() == text.function.as_ref()
-                && known.is_ordered == is_ordered
-        });
-        let number = known.unwrap_or_else(|| {
-            self.0.push(Coded {
+        let is_it = |coded: &Coded| match coded {
+            Coded::Column {
+                text: known,
+                is_ordered: known_order,
+            } => {
+                known.column == text.column
+                    && known.function.as_ref() == text.function.as_ref()
+                    && known.of_missing == text.of_missing
+                    && *known_order == is_ordered
+            }
+            Coded::Fixed(_) => false,
+        };
+        let number = self.0.iter().position(is_it).unwrap_or_else(|| {
+            self.0.push(Coded::Column {
                 text: text.clone(),
                 is_ordered,
             });
@@ -78,16 +113,31 @@ impl Codes {
         });
         let relation = text.column / RELATION_COLUMNS;
         let column = relation * RELATION_COLUMNS + CODES_FROM + number;
-        (number, Expr::column(column, Type::Int(IntWidth::W32), true))
+        let int = Type::Int(IntWidth::W32);
+        let codes = Expr::column(column, int, true);
+        if !text.of_missing {
+            return (number, codes);
+        }
+        let missing = Expr::literal(Literal::Integer(MISSING), int);
+        let expr = Expr {
+            kind: Kind::Coalesce(vec![codes, missing]),
+            ty: int,
+            nullable: true,
+        };
+        (number, expr)
     }
 
     /// The text that these codes stand for, over its relation's own columns.
     pub fn text(&self, number: usize) -> Result<DerivedText> {
-        let text = self.0.get(number).map(|coded| &coded.text);
+        let text = self.0.get(number).and_then(|coded| match coded {
+            Coded::Column { text, .. } => Some(text),
+            Coded::Fixed(_) => None,
+        });
         let text = text.ok_or_else(|| internal(format!("codes {number} do not exist")))?;
         Ok(DerivedText {
             column: text.column % RELATION_COLUMNS,
             function: Arc::clone(&text.function),
+            of_missing: text.of_missing,
         })
     }
 
@@ -128,6 +178,11 @@ impl DerivedText {
 
 /// The codes of texts, through an encoder that knows those before.
 pub fn encode(encoder: &mut Encoder, text: &DerivedText, values: &ArrayRef) -> Result<ArrayRef> {
+    if text.of_missing {
+        // The first text has the first code: `MISSING`.
+        let null: ArrayRef = Arc::new(StringArray::new_null(1));
+        encoder.encode(text.of(&null)?.as_ref());
+    }
     Ok(encoder.encode(text.of(values)?.as_ref()))
 }
 

@@ -273,7 +273,12 @@ impl ExecutionPlan for GpuCollectExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let is_whole = self.has_device_form() && is_whole(&self.pipeline.source, &self.device);
+        // Sorted partitions one after another are not sorted.
+        let source = &self.pipeline.source;
+        let is_one = source.output_partitioning().partition_count() == 1;
+        let is_whole = self.has_device_form()
+            && is_whole(source, &self.device)
+            && (is_one || source.output_ordering().is_none());
         let form = match &self.pipeline.streamed {
             Some(form) if !is_whole => form.clone(),
             _ => return self.execute_whole(partition, context),
@@ -390,6 +395,7 @@ impl GpuCollectExec {
         let (device, fetch, schema) = (device.clone(), pipeline.fetch, self.schema());
         let mut texts = rows.texts;
         texts.extend(tables.texts);
+        texts.extend(pipeline.codes.fixed_texts());
         let (run, chunk) = blocking(move || {
             let _permit = permit;
             let (gpu, jit) = (Arc::clone(&device.gpu), Arc::clone(&device.jit));

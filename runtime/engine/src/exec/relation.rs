@@ -253,8 +253,15 @@ pub async fn relation(
     device: &Device,
     context: &Arc<TaskContext>,
 ) -> Result<Relation, Failure> {
-    let plan = without_exchange(plan);
-    match source_rows(plan, context).await? {
+    // A sort that stays on the CPU is why the rows have an order.
+    let below = without_exchange(plan);
+    let keeps_order = plan.output_ordering().is_some() && !Arc::ptr_eq(plan, below);
+    let plan = if keeps_order { plan } else { below };
+    let rows = match keeps_order {
+        true => SourceRows::Stream,
+        false => source_rows(plan, context).await?,
+    };
+    match rows {
         SourceRows::Left(left) => {
             let (device, codes) = (device.clone(), codes.clone());
             return blocking(move || of_left(*left, wanted, &codes, &device)).await;
@@ -327,7 +334,9 @@ async fn cached(
             Wanted::Own(_) => None,
             Wanted::Codes(of) => {
                 let order = if codes.is_ordered(of) { "ordered " } else { "" };
-                Some(format!("{order}{}", codes.text(of)?.function))
+                let text = codes.text(of)?;
+                let missing = if text.of_missing { "missing " } else { "" };
+                Some(format!("{order}{missing}{}", text.function))
             }
         };
         let key = scan.key(own, codes_of);

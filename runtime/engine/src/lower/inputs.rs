@@ -14,6 +14,7 @@ use kernels::codegen::Unsupported;
 use kernels::columns::{arrow_type, type_of};
 use kernels::ir::{Expr, RELATION_COLUMNS};
 
+use super::choice::Choice;
 use super::expr::{lower, reason};
 use super::late::LateValues;
 use crate::report::Reason;
@@ -27,6 +28,8 @@ pub enum Origin {
     Constant(ScalarValue),
     /// Text that follows from one column of text.
     Text(DerivedText),
+    /// One of some texts.
+    Choice(Choice),
     /// Any other expression.
     Computed,
 }
@@ -38,6 +41,9 @@ pub struct DerivedText {
     pub column: usize,
     /// The function, over rows whose column 0 it is.
     pub function: Arc<dyn PhysicalExpr>,
+    /// Whether a row that is missing has a text all the same: that which the function gives
+    /// for null.
+    pub of_missing: bool,
 }
 
 /// What each column of a plan node is: an expression over the pipeline's relations, or
@@ -95,6 +101,7 @@ impl Inputs {
                 column: text.column + first,
                 ..text
             }),
+            Origin::Choice(choice) => Origin::Choice(choice.of_relation(relation)),
             other => other,
         });
         Inputs {
@@ -196,8 +203,13 @@ impl Inputs {
         if let Some(literal) = expr.downcast_ref::<PhysicalLiteral>() {
             return Origin::Constant(literal.value().clone());
         }
-        self.derived_text(expr)
-            .map_or(Origin::Computed, Origin::Text)
+        if let Some(text) = self.derived_text(expr) {
+            return Origin::Text(text);
+        }
+        match Choice::of(expr, self) {
+            Some(choice) => Origin::Choice(choice),
+            None => Origin::Computed,
+        }
     }
 
     /// The expression as text that follows from one column of text, if it is that.
@@ -215,7 +227,7 @@ impl Inputs {
                     (*number, Arc::new(Column::new("text", 0)))
                 }
                 Origin::Text(text) => (text.column, Arc::clone(&text.function)),
-                Origin::Constant(_) | Origin::Computed => return None,
+                Origin::Constant(_) | Origin::Choice(_) | Origin::Computed => return None,
             };
         if is_volatile(expr) || has_subquery(expr) {
             return None;
@@ -236,11 +248,16 @@ impl Inputs {
         let derived = DerivedText {
             column: number,
             function,
+            of_missing: false,
         };
-        // Codes of a row that is missing are null, so the function must be so too.
+        // Codes of a row that is missing are null, which the function may make a text.
         let may_miss = self.missing.contains(&(number / RELATION_COLUMNS));
-        let fits = gives == DataType::Utf8 && (!may_miss || derived.keeps_null());
-        fits.then_some(derived)
+        let of_missing = may_miss && !derived.keeps_null();
+        let derived = DerivedText {
+            of_missing,
+            ..derived
+        };
+        (gives == DataType::Utf8).then_some(derived)
     }
 
     /// The type of a column that is passed on.

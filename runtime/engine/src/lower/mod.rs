@@ -5,6 +5,7 @@
 //! reason, which becomes the line of `explain` and the fallback in the report.
 
 mod chain;
+mod choice;
 mod expr;
 mod functions;
 mod inputs;
@@ -12,6 +13,7 @@ mod join;
 mod late;
 
 pub use chain::{Chain, Joined, lower_chain, lower_exchanged, lower_source, without_exchange};
+pub use choice::Choice;
 pub(crate) use expr::lower_literal;
 pub use expr::{is_hint, lower, reason};
 pub use inputs::{DerivedText, Inputs, Origin};

@@ -44,7 +44,7 @@ use crate::exec::{
 use crate::guard::extremes::Extreme;
 use crate::guard::sum::CheckedSum;
 use crate::lower::{
-    Chain, DerivedText, Inputs, Join, LateValues, Origin, is_hint, lower, lower_chain,
+    Chain, Choice, DerivedText, Inputs, Join, LateValues, Origin, is_hint, lower, lower_chain,
     lower_exchanged, lower_literal, lower_source, reason, without_exchange,
 };
 use crate::report::Reason;
@@ -107,28 +107,30 @@ fn mark_collect(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<CollectPipeline,
         Err(reason) => return Some(Err(reason)),
     };
     let schema = plan.schema();
+    let checked = |form: CollectForm| {
+        let collect = form.collect.map(&LateValues::unknown);
+        match check_collect(&collect) {
+            Ok(()) => Ok(form),
+            Err(unsupported) => Err(reason(&unsupported, plan.name())),
+        }
+    };
+    // Text that is computed has no streamed form.
     let streamed = match joins {
         true => None,
         false => match streamed_form(&chain, &schema) {
             Ok(form) if form.collect.steps.is_empty() && form.collect.outputs.is_empty() => {
                 return None;
             }
-            Ok(form) => Some(form),
-            Err(reason) => return Some(Err(reason)),
+            form => Some(form.and_then(checked)),
         },
     };
     let mut codes = Codes::default();
-    let whole = match whole_form(&chain, &schema, &mut codes) {
-        Ok(form) => Some(form),
-        Err(reason) if streamed.is_none() => return Some(Err(reason)),
-        Err(_) => None,
+    let whole = whole_form(&chain, &schema, &mut codes).and_then(checked);
+    let (streamed, whole) = match (streamed, whole) {
+        (Some(Ok(streamed)), whole) => (Some(streamed), whole.ok()),
+        (_, Ok(whole)) => (None, Some(whole)),
+        (Some(Err(reason)), Err(_)) | (None, Err(reason)) => return Some(Err(reason)),
     };
-    for form in streamed.iter().chain(&whole) {
-        let collect = form.collect.map(&LateValues::unknown);
-        if let Err(unsupported) = check_collect(&collect) {
-            return Some(Err(reason(&unsupported, plan.name())));
-        }
-    }
     let depth = depth_of(plan, &chain.source);
     Some(Ok(CollectPipeline {
         known: Arc::new(known_ranges(&chain.source)),
@@ -152,7 +154,7 @@ fn streamed_form(chain: &Chain, schema: &Schema) -> Result<CollectForm, Reason> 
         outputs.push(match origin {
             Origin::Column(index) => Taken::Source(*index),
             Origin::Constant(value) => Taken::Constant(value.clone()),
-            Origin::Text(_) | Origin::Computed => {
+            Origin::Text(_) | Origin::Choice(_) | Origin::Computed => {
                 computed.push(of_type(value.clone()?, field)?);
                 Taken::Computed(computed.len() - 1)
             }
@@ -175,6 +177,13 @@ fn whole_form(chain: &Chain, schema: &Schema, codes: &mut Codes) -> Result<Colle
         let text = text_of(origin, field.data_type());
         outputs.push(match (origin, text) {
             (Origin::Constant(value), _) => Taken::Constant(value.clone()),
+            (Origin::Choice(choice), _) if *field.data_type() == DataType::Utf8 => {
+                computed.push(choice.code.clone());
+                Taken::Text {
+                    computed: computed.len() - 1,
+                    codes: codes.fixed(&choice.texts),
+                }
+            }
             (_, Some(text)) => {
                 let (number, column) = codes.column(&text);
                 computed.push(column);
@@ -198,6 +207,18 @@ fn whole_form(chain: &Chain, schema: &Schema, codes: &mut Codes) -> Result<Colle
     })
 }
 
+/// The text as one of some constants, if it is that.
+fn choice_of(origin: &Origin, expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Option<Choice> {
+    match origin {
+        Origin::Choice(choice) => Some(choice.clone()),
+        Origin::Constant(value) => {
+            let literal: Arc<dyn PhysicalExpr> = Arc::new(PhysicalLiteral::new(value.clone()));
+            Choice::of(&literal, inputs)
+        }
+        _ => Choice::of(expr, inputs),
+    }
+}
+
 /// The text that codes can stand for, if a column is that.
 pub(super) fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedText> {
     match origin {
@@ -205,9 +226,10 @@ pub(super) fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedTe
         Origin::Column(index) => Some(DerivedText {
             column: *index,
             function: Arc::new(Column::new("text", 0)),
+            of_missing: false,
         }),
         Origin::Text(text) => Some(text.clone()),
-        Origin::Constant(_) | Origin::Computed => None,
+        Origin::Constant(_) | Origin::Choice(_) | Origin::Computed => None,
     }
 }
 
@@ -372,6 +394,12 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
                 key_codes.push(Some(number));
                 column
             }
+            None if data_type == DataType::Utf8
+                && let Some(choice) = choice_of(&origin, expr, inputs) =>
+            {
+                key_codes.push(Some(codes.fixed(&choice.texts)));
+                choice.code
+            }
             None => {
                 let key = lower(expr, inputs)?;
                 if key.ty == Type::Utf8 {
@@ -535,8 +563,9 @@ fn lower_call(
                 let (_, column) = codes.column(&text);
                 return Ok(Output::Value(add(kind, Some(column), filter)));
             }
-            // Of codes in the order of their texts the smallest is that of the smallest.
-            Function::Min | Function::Max => {
+            // Of codes in the order of their texts the smallest is that of the smallest. A
+            // row that is missing would need a code before they have an order.
+            Function::Min | Function::Max if !text.of_missing => {
                 let (codes, column) = codes.ordered_column(&text);
                 let call = add(kind, Some(column), filter);
                 return Ok(Output::Text { call, codes });
