@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -423,7 +424,6 @@ impl Job {
         let mut columns = Vec::new();
         let mut outputs = Vec::new();
         for (index, field) in self.schema.fields().iter().enumerate() {
-            let ty = type_of(field.data_type()).map_err(|e| internal(e.message))?;
             let output = match index.checked_sub(n_keys) {
                 None => GroupOutput::Key {
                     key: index,
@@ -455,6 +455,7 @@ impl Job {
                     }
                 }
                 None => {
+                    let ty = type_of(field.data_type()).map_err(|e| internal(e.message))?;
                     columns.push((output, ty));
                     Taken::Computed(index)
                 }
@@ -516,7 +517,8 @@ impl Job {
             columns.push(match dictionary {
                 Some(dictionary) => {
                     let texts = numbers.map(|group| text(groups.key(index, group), dictionary));
-                    Arc::new(texts.collect::<Result<StringArray>>()?)
+                    let texts: ArrayRef = Arc::new(texts.collect::<Result<StringArray>>()?);
+                    cast(&texts, data_type)?
                 }
                 None if index < n_keys => {
                     finish::column(numbers.map(|group| Ok(groups.key(index, group))), data_type)?
@@ -559,7 +561,8 @@ impl Job {
                 let none = StringArray::new_null(0);
                 let own = texts.get(codes).unwrap_or(&none);
                 let found = numbers.map(|group| text(number(*call, group)?, own));
-                Ok(Arc::new(found.collect::<Result<StringArray>>()?))
+                let found: ArrayRef = Arc::new(found.collect::<Result<StringArray>>()?);
+                Ok(cast(&found, data_type)?)
             }
             Output::Average { sum, count, scale } => {
                 let values = numbers

@@ -176,12 +176,25 @@ impl DerivedText {
     }
 }
 
+impl DerivedText {
+    /// The text that stands for null where rows may be missing.
+    pub fn text_of_missing(&self) -> Result<Option<String>> {
+        if !self.of_missing {
+            return Ok(None);
+        }
+        let null: ArrayRef = Arc::new(StringArray::new_null(1));
+        let texts = self.of(&null)?;
+        let texts = texts.as_string_opt::<i32>();
+        let texts = texts.ok_or_else(|| internal("text of another type".to_string()))?;
+        Ok(texts.is_valid(0).then(|| texts.value(0).to_owned()))
+    }
+}
+
 /// The codes of texts, through an encoder that knows those before.
 pub fn encode(encoder: &mut Encoder, text: &DerivedText, values: &ArrayRef) -> Result<ArrayRef> {
-    if text.of_missing {
+    if let Some(missing) = text.text_of_missing()? {
         // The first text has the first code: `MISSING`.
-        let null: ArrayRef = Arc::new(StringArray::new_null(1));
-        encoder.encode(text.of(&null)?.as_ref());
+        encoder.encode(&StringArray::from(vec![missing]));
     }
     Ok(encoder.encode(text.of(values)?.as_ref()))
 }

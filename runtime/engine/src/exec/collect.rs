@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
-use arrow::compute::{concat_batches, take};
+use arrow::compute::{cast, concat_batches, take};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -567,7 +567,8 @@ impl Left {
             }
             Taken::Text { computed, codes } => {
                 let read = read(*computed, Type::Int(IntWidth::W32))?;
-                text_of(read.as_ref(), &self.texts, *codes)
+                let text = text_of(read.as_ref(), &self.texts, *codes)?;
+                Ok(cast(&text, field.data_type())?)
             }
             Taken::Source(_) => Err(internal("a column that stayed on the host".into()).into()),
         }

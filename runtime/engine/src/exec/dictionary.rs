@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ahash::RandomState;
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, StringArray};
 use arrow::buffer::NullBuffer;
+use arrow::datatypes::{DataType, Int32Type};
 use kernels::error::Error as KernelError;
 
 use super::codes::internal;
@@ -64,14 +65,29 @@ impl Encoder {
         }
     }
 
-    /// The codes of a `Utf8` array; null stays null.
+    /// The codes of an array of text, however it is laid out; null stays null.
     pub fn encode(&mut self, array: &dyn Array) -> ArrayRef {
-        let texts = array.as_string::<i32>();
-        let codes: Int32Array = texts
-            .iter()
-            .map(|text| text.map(|text| self.code(text)))
-            .collect();
-        Arc::new(codes)
+        match array.data_type() {
+            DataType::LargeUtf8 => self.codes(array.as_string::<i64>().iter()),
+            DataType::Utf8View => self.codes(array.as_string_view().iter()),
+            DataType::Dictionary(..) => {
+                let dictionary = array.as_any_dictionary();
+                let of_values = self.encode(dictionary.values().as_ref());
+                let of_values = of_values.as_primitive::<Int32Type>();
+                let keys = dictionary.normalized_keys().into_iter().enumerate();
+                let codes = keys.map(|(row, key)| {
+                    let is_there = !dictionary.keys().is_null(row) && of_values.is_valid(key);
+                    is_there.then(|| of_values.value(key))
+                });
+                Arc::new(codes.collect::<Int32Array>())
+            }
+            _ => self.codes(array.as_string::<i32>().iter()),
+        }
+    }
+
+    fn codes<'a>(&mut self, texts: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
+        let codes = texts.map(|text| text.map(|text| self.code(text)));
+        Arc::new(codes.collect::<Int32Array>())
     }
 
     fn code(&mut self, text: &str) -> i32 {
@@ -272,6 +288,31 @@ mod tests {
                 panic!("text has codes");
             };
             assert_eq!((codes.null_count(), texts.len()), (codes.len(), 0));
+        }
+    }
+
+    #[test]
+    fn layouts_of_one_text_have_one_code() {
+        use arrow::compute::cast;
+        let dictionary = Arc::new(Dictionary::default());
+        let mut encoder = Encoder::new(&dictionary);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![
+            Some("R"),
+            None,
+            Some("A"),
+            Some("R"),
+        ]));
+        let plain = encoder.encode(texts.as_ref());
+        let int = Box::new(DataType::Int32);
+        for layout in [
+            DataType::LargeUtf8,
+            DataType::Utf8View,
+            DataType::Dictionary(int, Box::new(DataType::Utf8)),
+        ] {
+            let other = cast(&texts, &layout).unwrap();
+            assert_eq!(&encoder.encode(other.as_ref()), &plain, "{layout}");
+            let none = other.slice(1, 1);
+            assert_eq!(encoder.encode(none.as_ref()).null_count(), 1, "{layout}");
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, make_array};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
@@ -551,12 +552,17 @@ fn encoded(
     number: usize,
 ) -> Result<(ArrayRef, StringArray), Failure> {
     let text = codes.text(number)?;
-    let values = parts
-        .iter()
-        .map(|part| text.of(&make_array(part.to_data())));
-    let values = values.collect::<Result<Vec<_>, _>>()?;
+    let values = parts.iter().map(|part| {
+        let values = text.of(&make_array(part.to_data()))?;
+        Ok(match values.data_type() {
+            DataType::Utf8 => values,
+            _ => cast(&values, &DataType::Utf8)?,
+        })
+    });
+    let values = values.collect::<Result<Vec<_>, Failure>>()?;
+    let missing = text.text_of_missing()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (of_texts, texts) = encode_all(&values, None, threads)?;
+    let (of_texts, texts) = encode_all(&values, missing.as_deref(), threads)?;
     let of_texts: ArrayRef = Arc::new(of_texts);
     match codes.is_ordered(number) {
         true => Ok(in_order(&of_texts, &texts)?),

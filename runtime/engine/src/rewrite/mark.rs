@@ -222,14 +222,26 @@ fn choice_of(origin: &Origin, expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> 
 /// The text that codes can stand for, if a column is that.
 pub(super) fn text_of(origin: &Origin, data_type: &DataType) -> Option<DerivedText> {
     match origin {
-        _ if *data_type != DataType::Utf8 => None,
+        _ if !is_text(data_type) => None,
         Origin::Column(index) => Some(DerivedText {
             column: *index,
             function: Arc::new(Column::new("text", 0)),
             of_missing: false,
         }),
-        Origin::Text(text) => Some(text.clone()),
-        Origin::Constant(_) | Origin::Choice(_) | Origin::Computed => None,
+        Origin::Text(text) if *data_type == DataType::Utf8 => Some(text.clone()),
+        Origin::Text(_) | Origin::Constant(_) | Origin::Choice(_) | Origin::Computed => None,
+    }
+}
+
+/// Whether values of the type are text, in a layout that a result of any size can have.
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(keys, values) => {
+            let is_wide = matches!(**keys, DataType::Int32 | DataType::Int64 | DataType::UInt32);
+            is_wide && **values == DataType::Utf8
+        }
+        _ => false,
     }
 }
 
