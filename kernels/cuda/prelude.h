@@ -439,18 +439,24 @@ WL_DEVICE i64 atomic_add_i64(i64* p, i64 v) {
   return i64(atomic_add_u64(reinterpret_cast<u64*>(p), u64(v)));
 }
 
+// ---- some lanes together: each says who they are, which `active_lanes` told ----
+
+#if defined(WL_CUDA)
+WL_DEVICE u32 match_among(u32 lanes, u64 v) { return __match_any_sync(lanes, v); }
+WL_DEVICE u32 shuffle_among(u32 lanes, u32 v, u32 lane) { return __shfl_sync(lanes, v, int(lane)); }
+#else
+WL_DEVICE u32 match_among(u32, u64) { return 1; }
+WL_DEVICE u32 shuffle_among(u32, u32 v, u32) { return v; }
+#endif
+
 // A number that no other thread gets from this counter. The lanes that are here together
 // take theirs with one atomic: all on one address would wait for each other.
 WL_DEVICE u32 next_number(u32* counter) {
-#if defined(WL_CUDA)
   const u32 lanes = active_lanes();
   const u32 leader = ffs(lanes) - 1;
   u32 first = 0;
   if (lane_index() == leader) first = atomic_add_u32(counter, popc(lanes));
-  return __shfl_sync(lanes, first, int(leader)) + popc(lanes & lanes_before());
-#else
-  return atomic_add_u32(counter, 1);
-#endif
+  return shuffle_among(lanes, first, leader) + popc(lanes & lanes_before());
 }
 
 // ---- floats ----

@@ -78,9 +78,18 @@ WL_DEVICE bool has_row(const JoinTableRef& table, u64 bucket) {
 }
 
 WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 bucket, u32 row) {
-  const u32 other = atomic_exch_u32(table.heads + bucket, row);
-  table.next[row] = other;
-  if (other != NO_ROW) facts->has_duplicates = 1;
+  // Rows that follow each other often have one key. Those of the lanes that are here are
+  // linked by the lanes alone, and only the first goes to the bucket.
+  const u32 lanes = active_lanes();
+  const u32 peers = match_among(lanes, bucket);
+  const u32 first = ffs(peers) - 1;
+  const u32 after = peers & ~lanes_before() & ~(1u << lane_index());
+  u32 other = NO_ROW;
+  if (lane_index() == first) other = atomic_exch_u32(table.heads + bucket, row);
+  other = shuffle_among(lanes, other, first);
+  const u32 following = shuffle_among(lanes, row, after != 0 ? ffs(after) - 1 : lane_index());
+  table.next[row] = after != 0 ? following : other;
+  if (after != 0 || other != NO_ROW) facts->has_duplicates = 1;
 }
 
 // Keeps that a row was matched. Whoever reads it does so in a later launch; the check

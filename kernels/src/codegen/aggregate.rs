@@ -17,10 +17,10 @@ use super::accumulate::{Accumulators, CallState, Lifetime, Slot};
 use super::distinct::set_fields;
 use super::emit::{ColumnShape, Emitter, Parameter, ValueRegister};
 use super::error::Unsupported;
-use super::phases::Phases;
+use super::phases::{Phases, share_through};
 use super::steps::TableShape;
 use super::tile::{Span, fields, named};
-use crate::ir::{Aggregate, Expr, Range};
+use crate::ir::{Aggregate, Expr, Range, Step};
 
 /// Threads a block. With 128, a thread's private copy may take 1.7 KiB of the
 /// 227 KiB of shared memory that a block can have on sm_90.
@@ -120,6 +120,16 @@ pub fn generate(
     {
         return Err(too_many_groups());
     }
+    // States in shared memory leave room for few threads, which then wait for probes; when
+    // few rows come through, a table that all threads share takes them as well.
+    let has_probes = steps.iter().any(|step| matches!(step, Step::Probe(_)));
+    if has_probes
+        && !in_registers
+        && n_groups * n_words > PROBING_WORDS_MAX
+        && share_through(steps, tables) < FEW_ROWS_SHARE
+    {
+        return Err(too_many_groups());
+    }
 
     let mut kernel = AggregateKernel {
         name: String::new(),
@@ -153,6 +163,13 @@ pub fn generate(
 
 /// What adding a row to a thread's own states costs: see `Phases::emit`.
 const SINK_COST: f64 = 0.1;
+
+/// Words of states of a thread up to which enough threads fit to hide the latency of
+/// probes: with 24, eight blocks of 128 threads a multiprocessor.
+const PROBING_WORDS_MAX: usize = 24;
+
+/// The share of rows below which atomics on few groups do not wait for each other.
+const FEW_ROWS_SHARE: f64 = 0.1;
 
 /// The code of the refusal that [`super::generate_many`] answers.
 pub const TOO_MANY_GROUPS: &str = "too-many-groups";

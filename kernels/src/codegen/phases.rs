@@ -176,6 +176,24 @@ fn known_row(step: &Step) -> Option<usize> {
     }
 }
 
+/// The share of rows that is likely to come through some steps.
+pub(super) fn share_through(steps: &[Step], tables: &[TableShape]) -> f64 {
+    let shares = steps.iter().map(|step| match step {
+        Step::Filter(_) => FILTER_SHARE,
+        Step::Lookup { .. } | Step::EachSet(_) => 1.0,
+        Step::Probe(probe) => {
+            let table = probe.relation.checked_sub(1).and_then(|at| tables.get(at));
+            let found = table.map_or(1.0, |table| f64::from(table.match_percent) / 100.0);
+            match probe.kind {
+                ProbeKind::Matches | ProbeKind::IfAny => found,
+                ProbeKind::IfNone | ProbeKind::NotIn => 1.0 - 0.5 * found,
+                ProbeKind::MatchesOrNull | ProbeKind::Full | ProbeKind::Mark => 1.0,
+            }
+        }
+    });
+    shares.product()
+}
+
 /// How many steps belong to the first phase, when two are likely to be faster than one.
 ///
 /// A warp spends a step's cost when at least one of its rows gets there.
@@ -185,32 +203,27 @@ fn split(steps: &[Step], tables: &[TableShape], sink_cost: f64) -> Option<usize>
     let mut shares = Vec::new();
     let (mut share, mut n_first_max) = (1.0, steps.len());
     for (at, step) in steps.iter().enumerate() {
-        let (cost, kept) = match step {
-            Step::Filter(_) => (0.0, FILTER_SHARE),
-            Step::Lookup { .. } => (PROBE_COST, 1.0),
+        let cost = match step {
+            Step::Filter(_) => 0.0,
+            Step::Lookup { .. } => PROBE_COST,
             Step::EachSet(_) => {
                 n_first_max = n_first_max.min(at);
-                (0.0, 1.0)
+                0.0
             }
             Step::Probe(probe) => {
                 let table = tables.get(probe.relation.checked_sub(1)?)?;
-                let cost = match table.is_dense {
-                    true => PROBE_COST,
-                    false => HASHED_PROBE_COST,
-                };
                 let opens_loop = probe.kind.has_columns() && !table.is_unique;
                 if opens_loop || probe.kind == ProbeKind::Mark {
                     // What follows stands in a loop, or reads more than rows.
                     n_first_max = n_first_max.min(at);
                 }
-                let share = f64::from(table.match_percent) / 100.0;
-                match probe.kind {
-                    ProbeKind::Matches | ProbeKind::IfAny => (cost, share),
-                    ProbeKind::IfNone | ProbeKind::NotIn => (cost, 1.0 - 0.5 * share),
-                    ProbeKind::MatchesOrNull | ProbeKind::Full | ProbeKind::Mark => (cost, 1.0),
+                match table.is_dense {
+                    true => PROBE_COST,
+                    false => HASHED_PROBE_COST,
                 }
             }
         };
+        let kept = share_through(std::slice::from_ref(step), tables);
         costs.push((cost, share));
         share *= kept;
         shares.push(share);
