@@ -80,7 +80,10 @@ pub fn query(dice: &mut Dice, tables: &[Table]) -> Query {
             }
             if !keys.is_empty() {
                 let places: Vec<String> = (1..=keys.len()).map(|key| key.to_string()).collect();
-                tail = match dice.chance(12) {
+                // What is computed inside a grouping set the CPU path does not guard: NaN of
+                // two signs are two groups there, and an order by a constant key is dropped.
+                let is_column = |key: &String| columns.iter().any(|column| column.name == *key);
+                tail = match keys.iter().all(is_column) && dice.chance(40) {
                     true => {
                         let kind = *dice.pick(&["rollup", "cube"]);
                         format!("{tail} group by {kind} ({})", keys.join(", "))
