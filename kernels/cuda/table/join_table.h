@@ -68,8 +68,29 @@ WL_DEVICE u32 first_row_of(const JoinTableRef& table, u64 bucket) {
   return bucket < table.n_buckets ? table.heads[bucket] : NO_ROW;
 }
 
+// What a thread tells of the rows that it inserted. It does so once: millions of stores to
+// one address would wait for each other.
+struct InsertedRows {
+  u32 n_rows;
+  bool has_duplicates;
+  bool has_null_keys;
+
+  // All lanes of the warp must get here.
+  WL_MEMBER void tell(JoinTableFacts* facts) {
+    WL_UNROLL
+    for (u32 delta = WARP_LANES / 2; delta > 0; delta /= 2) n_rows += shuffle_down(n_rows, delta);
+    const bool duplicates = any_lane(has_duplicates);
+    const bool null_keys = any_lane(has_null_keys);
+    if (lane_index() != 0) return;
+    if (n_rows != 0) atomic_add_u32(&facts->n_rows, n_rows);
+    if (duplicates) facts->has_duplicates = 1;
+    if (null_keys) facts->has_null_keys = 1;
+  }
+};
+
 // A table that only tells whether there is a row has one byte a bucket for `heads`.
-WL_DEVICE void set_flag(const JoinTableRef& table, u64 bucket) {
+WL_DEVICE void set_flag(const JoinTableRef& table, InsertedRows& inserted, u64 bucket) {
+  ++inserted.n_rows;
   // All that get here write the same.
   if (bucket < table.n_buckets) store_relaxed(reinterpret_cast<u8*>(table.heads) + bucket, u8{1});
 }
@@ -77,7 +98,7 @@ WL_DEVICE bool has_row(const JoinTableRef& table, u64 bucket) {
   return bucket < table.n_buckets && reinterpret_cast<const u8*>(table.heads)[bucket] != 0;
 }
 
-WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 bucket, u32 row) {
+WL_DEVICE void insert_row(const JoinTableRef& table, InsertedRows& inserted, u64 bucket, u32 row) {
   // Rows that follow each other often have one key. Those of the lanes that are here are
   // linked by the lanes alone, and only the first goes to the bucket.
   const u32 lanes = active_lanes();
@@ -89,7 +110,8 @@ WL_DEVICE void insert_row(const JoinTableRef& table, JoinTableFacts* facts, u64 
   other = shuffle_among(lanes, other, first);
   const u32 following = shuffle_among(lanes, row, after != 0 ? ffs(after) - 1 : lane_index());
   table.next[row] = after != 0 ? following : other;
-  if (after != 0 || other != NO_ROW) facts->has_duplicates = 1;
+  ++inserted.n_rows;
+  inserted.has_duplicates |= after != 0 || other != NO_ROW;
 }
 
 // Keeps that a row was matched. Whoever reads it does so in a later launch; the check

@@ -58,15 +58,14 @@ pub fn generate_build(
     let bucket = emit_bucket(&mut emitter, 1, is_dense, keys)?;
     if let Some(valid) = &bucket.valid {
         emitter.open(&format!("if (!({valid}))"));
-        emitter.line("p.facts->has_null_keys = 1;");
+        emitter.line("inserted.has_null_keys = true;");
         emitter.line("continue;");
         emitter.close();
     }
-    emitter.line("++n_inserted;");
     emitter.line(&match is_flags {
-        true => format!("set_flag(p.j1, {});", bucket.text),
+        true => format!("set_flag(p.j1, inserted, {});", bucket.text),
         false => format!(
-            "insert_row(p.j1, p.facts, {}, static_cast<u32>(thread.row));",
+            "insert_row(p.j1, inserted, {}, static_cast<u32>(thread.row));",
             bucket.text
         ),
     });
@@ -87,10 +86,8 @@ struct Params {{
 
 WL_KERNEL(@name@, Params, p) {{
   Thread thread{{0, NO_FAULT}};
-  u32 n_inserted = 0;
-{rows}  WL_UNROLL
-  for (u32 delta = WARP_LANES / 2; delta > 0; delta /= 2) n_inserted += shuffle_down(n_inserted, delta);
-  if (lane_index() == 0 && n_inserted != 0) atomic_add_u32(&p.facts->n_rows, n_inserted);
+  InsertedRows inserted{{0, false, false}};
+{rows}  inserted.tell(p.facts);
   report_fault(thread, p.first_fault);
 }}
 "#
