@@ -101,6 +101,24 @@ fn no_gpu_form(plan: &Arc<dyn ExecutionPlan>) -> Reason {
     }
 }
 
+/// Whether some node computes on the CPU: whether [`planned_fallbacks`] has any.
+pub fn any_on_cpu(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    computes_on_cpu(plan, true)
+}
+
+/// As [`walk`] decides.
+fn computes_on_cpu(plan: &Arc<dyn ExecutionPlan>, is_fed: bool) -> bool {
+    let on_gpu = gpu_node(plan).is_some();
+    let moves_rows = rewrite::computes_nothing(plan);
+    let computes_elsewhere = on_gpu || moves_rows || (is_fed && is_leaf(plan));
+    if !computes_elsewhere {
+        return true;
+    }
+    let feeds = on_gpu || (is_fed && moves_rows);
+    let mut children = plan.children().into_iter();
+    children.any(|child| computes_on_cpu(child, feeds))
+}
+
 /// The nodes that compute on the CPU, as the fallbacks they are when a GPU was asked
 /// for.
 pub fn planned_fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<Fallback> {

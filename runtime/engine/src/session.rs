@@ -57,6 +57,13 @@ const LISTING_BYTES_MAX: usize = 64 << 20;
 /// A rule that rewrites the physical plan.
 pub type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
+/// The short way to a plan, and what makes the plan that it starts from.
+struct Whole {
+    way: WholeOnDevice,
+    /// The session as it was made, without rules for physical plans.
+    without_rules: SessionState,
+}
+
 /// What a stage would do. Nothing has been executed.
 #[derive(Debug)]
 pub struct StagePlan {
@@ -106,7 +113,7 @@ pub struct Session {
     /// The kernels of its device, where there is one.
     jit: Option<Arc<Jit>>,
     /// The short way to plans that run whole on the device, where there is one.
-    whole: Option<WholeOnDevice>,
+    whole: Option<Whole>,
     /// Whether a plan with a node that computes on the CPU is an error.
     refuses_cpu_nodes: bool,
 }
@@ -131,7 +138,13 @@ impl Session {
             .physical_optimizers()
             .to_vec();
         session.jit = Some(jit);
-        session.whole = Some(WholeOnDevice::new(rule, &all));
+        let without_rules = SessionStateBuilder::new_from_existing(session.context.state())
+            .with_physical_optimizer_rules(Vec::new())
+            .build();
+        session.whole = Some(Whole {
+            way: WholeOnDevice::new(rule, &all),
+            without_rules,
+        });
         session.refuses_cpu_nodes = !allow_fallback;
         Ok(session)
     }
@@ -682,7 +695,7 @@ impl Session {
         let plan = self.create_physical(logical).await;
         self.count_planning(started);
         let plan = plan.map_err(|error| self.error(&error))?;
-        if self.refuses_cpu_nodes {
+        if self.refuses_cpu_nodes && explain::any_on_cpu(&plan) {
             let kept = explain::planned_fallbacks(&plan);
             if !kept.is_empty() {
                 let reasons: Vec<String> = kept
@@ -704,10 +717,10 @@ impl Session {
         let Some(whole) = &self.whole else {
             return state.create_physical_plan(logical).await;
         };
-        let bare = SessionStateBuilder::new_from_existing(state.clone());
-        let bare = bare.with_physical_optimizer_rules(Vec::new()).build();
+        let mut bare = whole.without_rules.clone();
+        *bare.execution_props_mut() = state.execution_props().clone();
         let initial = bare.create_physical_plan(logical).await?;
-        if let Some(plan) = whole.plan(&initial, &Planning(&state))? {
+        if let Some(plan) = whole.way.plan(&initial, &Planning(&state))? {
             return Ok(plan);
         }
         DefaultPhysicalPlanner::default().optimize_physical_plan(initial, &state, |_, _| {})

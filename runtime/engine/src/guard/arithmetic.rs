@@ -112,6 +112,14 @@ impl AnalyzerRule for MarkChecked {
     }
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        use Operator::{Minus, Multiply, Plus};
+        let computes = |expr: &Expr| match expr {
+            Expr::BinaryExpr(binary) => matches!(binary.op, Plus | Minus | Multiply),
+            other => matches!(other, Expr::Negative(_)),
+        };
+        if !super::any_expression(&plan, computes)? {
+            return Ok(plan);
+        }
         let plan = super::map_expressions(plan, |expr, schema| {
             expr.transform_up(|expr| {
                 let is_integer = |expr: &Expr| {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, AsArray, Float32Array, Float64Array};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result, ScalarValue, internal_err};
 use datafusion::logical_expr::expr::{InSubquery, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -113,8 +113,37 @@ impl AnalyzerRule for OneZeroOneNan {
     }
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        if !any_float_anywhere(&plan)? {
+            return Ok(plan);
+        }
         Ok(plan.transform_up_with_subqueries(rewrite_node)?.data)
     }
+}
+
+/// Whether a float may come up in a plan or one of its subqueries: in a column, or in an
+/// expression that gives one of what is none.
+fn any_float_anywhere(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found |= has_floats(node)
+            || node.inputs().into_iter().any(has_floats)
+            || matches!(node, LogicalPlan::TableScan(scan)
+                if scan.source.schema().fields().iter().any(|f| is_float_type(f.data_type())));
+        Ok(match found {
+            true => TreeNodeRecursion::Stop,
+            false => TreeNodeRecursion::Continue,
+        })
+    })?;
+    // A column of an aggregate or a window has its type; any other function may give a
+    // float that is used where it stands.
+    Ok(found
+        || super::any_expression(plan, |expr| match expr {
+            Expr::Literal(value, _) => is_float_type(&value.data_type()),
+            Expr::Cast(cast) => is_float_type(cast.field.data_type()),
+            Expr::TryCast(cast) => is_float_type(cast.field.data_type()),
+            Expr::ScalarFunction(_) | Expr::ScalarVariable(..) | Expr::Placeholder(_) => true,
+            _ => false,
+        })?)
 }
 
 fn is_float(expr: &Expr, schema: &DFSchema) -> bool {

@@ -28,11 +28,12 @@ pub mod pushdown;
 pub mod sliding_floats;
 pub mod statement;
 pub mod sum;
+mod when_asked;
 pub mod window_filter;
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -65,7 +66,8 @@ pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
             .map(pushdown::walled),
     );
 
-    let logical = Optimizer::new().rules.into_iter().map(null_safe::kept);
+    let logical = Optimizer::new().rules.into_iter();
+    let logical = logical.map(null_safe::kept).map(when_asked::kept);
 
     builder
         .with_analyzer_rules(analyzer.rules)
@@ -95,6 +97,28 @@ fn input_schema(plan: &LogicalPlan) -> Result<DFSchema> {
         )?);
     }
     Ok(schema)
+}
+
+/// Whether a plan or one of its subqueries has an expression of this kind anywhere. To look
+/// costs a part of what rewriting does, and most queries have none.
+fn any_expression(plan: &LogicalPlan, of: impl Fn(&Expr) -> bool) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                found |= of(expr);
+                Ok(match found {
+                    true => TreeNodeRecursion::Stop,
+                    false => TreeNodeRecursion::Continue,
+                })
+            })
+        })?;
+        Ok(match found {
+            true => TreeNodeRecursion::Stop,
+            false => TreeNodeRecursion::Continue,
+        })
+    })?;
+    Ok(found)
 }
 
 /// Rewrites every expression of a plan and of its subqueries; columns keep their names.

@@ -39,6 +39,10 @@ impl AnalyzerRule for RightNotIn {
     }
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        let asks = |expr: &Expr| matches!(expr, Expr::InSubquery(_) | Expr::SetComparison(_));
+        if !super::any_expression(&plan, asks)? {
+            return Ok(plan);
+        }
         Ok(plan.transform_up_with_subqueries(rewrite_node)?.data)
     }
 }

@@ -37,7 +37,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::GpuRewrite;
-use crate::explain::planned_fallbacks;
+use crate::explain::any_on_cpu;
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
@@ -85,7 +85,7 @@ impl WholeOnDevice {
         for rule in &self.rules {
             plan = rule.optimize_with_context(plan, context)?;
         }
-        if planned_fallbacks(&plan).is_empty() {
+        if !any_on_cpu(&plan) {
             SanityCheckPlan::new().optimize_with_context(Arc::clone(&plan), context)?;
             return Ok(Some(plan));
         }
