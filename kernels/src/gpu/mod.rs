@@ -228,7 +228,7 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     unsafe fn destroy_stream(&self, stream: StreamId);
 
     /// [`STREAM_PAGE_BYTES`] of page-locked host memory that belong to the stream while it
-    /// lives. Kernels may read and write them at the same address.
+    /// lives.
     fn stream_page(&self, stream: StreamId) -> Result<*mut u8>;
 
     /// Waits for all work enqueued on the stream. Reports faults of that work.

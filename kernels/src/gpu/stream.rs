@@ -12,32 +12,26 @@ use crate::error::{Error, Result};
 
 /// A queue of device work. Dropping it waits for that work.
 ///
-/// It owns a little page-locked memory. The first word of it is for what a kernel has to
-/// tell beside its results, so that the host sees it without a copy; small results come
-/// home through the rest, which is several times as fast as through memory that the driver
-/// must stage.
+/// It owns a little page-locked memory, through which small results come home: several
+/// times as fast as through memory that the driver must stage.
 pub struct Stream {
     gpu: Arc<dyn Gpu>,
     id: StreamId,
     page: Page,
-    /// Held while bytes of the page behind the first word are in use.
+    /// Held while the page is in use.
     page_in_use: Mutex<()>,
 }
 
 /// Where a stream's page starts.
 struct Page(*mut u8);
 
-// SAFETY: the page belongs to the stream; accesses to its first word are volatile, those
-// to the rest happen under the stream's lock.
+// SAFETY: the page belongs to the stream, and is used under the stream's lock.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-/// Bytes of the page that the first word takes.
-const WORD_BYTES: usize = 8;
-
 /// The most bytes that come home through a stream's page.
-pub(super) const FETCH_BYTES_MAX: usize = STREAM_PAGE_BYTES - WORD_BYTES;
+pub(super) const FETCH_BYTES_MAX: usize = STREAM_PAGE_BYTES;
 
 impl Stream {
     /// Makes a stream of the device.
@@ -58,24 +52,6 @@ impl Stream {
         }
     }
 
-    /// The address, on the device and on the host, of a word that kernels of this stream
-    /// may write.
-    pub fn word_address(&self) -> u64 {
-        self.page.0.expose_provenance() as u64
-    }
-
-    /// Sets the word. No work that uses it may be under way.
-    pub fn set_word(&self, value: u64) {
-        // SAFETY: the page is live and aligned; nothing else writes the word now.
-        unsafe { self.page.0.cast::<u64>().write_volatile(value) }
-    }
-
-    /// The word, as work that was waited for left it.
-    pub fn word(&self) -> u64 {
-        // SAFETY: as in `set_word`.
-        unsafe { self.page.0.cast::<u64>().read_volatile() }
-    }
-
     /// Copies as many bytes home as `target` has, at most [`FETCH_BYTES_MAX`]. Waits for
     /// the stream.
     ///
@@ -84,10 +60,10 @@ impl Stream {
     pub(super) unsafe fn fetch(&self, src: DevicePtr, target: &mut [u8]) -> Result<()> {
         assert!(target.len() <= FETCH_BYTES_MAX, "{} bytes", target.len());
         let _page = self.page_in_use.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: the page has so many bytes behind its first word, and nobody else uses
-        // them before the lock is released; the source is the caller's promise.
+        // SAFETY: the page has so many bytes, and nobody else uses them before the lock is
+        // released; the source is the caller's promise.
         unsafe {
-            let place = self.page.0.add(WORD_BYTES);
+            let place = self.page.0;
             let copied = self.gpu.copy_to_host(self.id, place, src, target.len());
             copied.and(self.synchronize())?;
             target

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::parameters::{ParameterBytes, fault};
 use crate::codegen::{BLOCK_THREADS, ROWS_BLOCK_THREADS};
 use crate::error::{Error, Result};
-use crate::gpu::{Event, Gpu, Kernel, LaunchShape, Stream};
+use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
 use crate::jit::{Jit, Loaded, Source};
 
 /// No launch has more blocks than this many a multiprocessor: each thread then takes
@@ -64,22 +64,26 @@ pub(super) struct Context {
     pub(super) stream: Stream,
     pub(super) counts: RunCounts,
     jit: Arc<Jit>,
+    /// The row and code of the first fault of a launch, [`NO_FAULT`] between launches.
+    first_fault: DeviceBuffer,
 }
 
 impl Context {
     pub(super) fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>) -> Result<Context> {
         let stream = Stream::new(&gpu)?;
+        let first_fault = DeviceBuffer::filled(&gpu, &stream, size_of::<u64>(), 0xff)?;
         Ok(Context {
             gpu,
             stream,
             counts: RunCounts::default(),
             jit,
+            first_fault,
         })
     }
 
     /// Where a kernel writes its first fault: a row and a code.
     pub(super) fn fault_address(&self) -> u64 {
-        self.stream.word_address()
+        self.first_fault.ptr().0
     }
 
     /// The kernel of a text, compiled if it is new.
@@ -163,17 +167,20 @@ impl Context {
         shape: LaunchShape,
         params: &ParameterBytes,
     ) -> Result<()> {
-        self.stream.set_word(NO_FAULT);
         let before = Event::record_timing(&self.stream)?;
         // SAFETY: the caller's; what the addresses belong to outlives the wait below.
         unsafe { self.stream.launch_bytes(kernel, shape, params.bytes())? };
         let after = Event::record_timing(&self.stream)?;
-        self.stream.synchronize()?;
+        let faults: Vec<u64> = self.first_fault.read(&self.stream, 0, 1)?;
         let device_ms = f64::from(after.ms_since(&before)?);
         self.note(kernel.name(), device_ms);
-        match self.stream.word() {
-            NO_FAULT => Ok(()),
-            word => Err(fault(word)),
+        match faults.first().copied() {
+            Some(NO_FAULT) => Ok(()),
+            Some(word) => {
+                self.first_fault.fill(&self.stream, 0xff)?;
+                Err(fault(word))
+            }
+            None => Err(Error::Internal("the fault word was not read back".into())),
         }
     }
 }
