@@ -720,8 +720,11 @@ impl Session {
         let mut bare = whole.without_rules.clone();
         *bare.execution_props_mut() = state.execution_props().clone();
         let initial = bare.create_physical_plan(logical).await?;
-        if let Some(plan) = whole.way.plan(&initial, &Planning(&state))? {
-            return Ok(plan);
+        match whole.way.plan(&initial, &Planning(&state)) {
+            Ok(Some(plan)) => return Ok(plan),
+            Ok(None) => {}
+            // What is wrong with the query shows on the long way too.
+            Err(error) => tracing::debug!(%error, "the short way to a plan failed"),
         }
         DefaultPhysicalPlanner::default().optimize_physical_plan(initial, &state, |_, _| {})
     }
