@@ -288,6 +288,25 @@ async fn not_in_knows_nulls_under_correlation_and_or() {
 }
 
 #[tokio::test]
+async fn any_and_all_look_at_other_rows_of_the_same_table() {
+    let table =
+        "CREATE TABLE t AS SELECT * FROM (VALUES (1, 10), (2, 20), (3, NULL), (4, 40)) t(id, v);";
+    check_fixed(
+        &format!("{table} SELECT id FROM t WHERE v > ANY (SELECT v FROM t) ORDER BY id"),
+        &["2", "4"],
+    )
+    .await;
+    check_fixed(
+        &format!("{table} SELECT id FROM t WHERE v >= ALL (SELECT v FROM t WHERE v > 0)"),
+        &["4"],
+    )
+    .await;
+    let apart =
+        format!("{table} SELECT id FROM t WHERE v > ALL (SELECT v + 5 FROM t u WHERE v < 15)");
+    assert_eq!(ours(&apart).await.unwrap(), ["2", "4"]);
+}
+
+#[tokio::test]
 async fn rollup_and_cube_modifiers_make_subtotals() {
     let t = "(VALUES (1, 1), (2, 2)) t(a, b)";
     let sql = format!("SELECT a, sum(b) FROM {t} GROUP BY a WITH ROLLUP ORDER BY a");

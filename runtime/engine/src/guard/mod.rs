@@ -8,6 +8,7 @@
 //!    drop or read differently from what is written.
 //! 2. [`not_in`]: right after analysis, while subqueries are still expressions
 //!    and NULLs can still be told apart.
+//!    Before it, `quantified`: what ANY and ALL look at has a name of its own.
 //! 3. [`floats`]: after `not_in`, so that the comparisons it makes are covered:
 //!    one zero, one NaN, and NaN sorts last.
 //! 4. [`window_filter`]: keeps filters of window functions where the GPU rewrite sees
@@ -16,6 +17,7 @@
 //!    to plain nodes, now checked, as the first physical rule, so that every
 //!    physical rule sees plain arithmetic.
 //! 6. [`null_safe`]: around the logical rules that lose whether NULL equals NULL.
+//!    (`when_asked` keeps one of them from plans that it would only copy.)
 //! 7. [`pushdown`]: around the physical rules that move filters.
 //! 8. [`sum`] and [`extremes`]: the aggregate functions, at run time.
 
@@ -25,6 +27,7 @@ pub mod floats;
 pub mod not_in;
 pub mod null_safe;
 pub mod pushdown;
+mod quantified;
 pub mod sliding_floats;
 pub mod statement;
 pub mod sum;
@@ -47,6 +50,7 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 /// before any rule that must see the guarded plan.
 pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
     let mut analyzer = Analyzer::new();
+    analyzer.rules.push(Arc::new(quantified::NamedApart));
     analyzer.rules.push(Arc::new(not_in::RightNotIn));
     analyzer.rules.push(Arc::new(floats::OneZeroOneNan));
     analyzer
