@@ -3,6 +3,7 @@
 pub mod answers;
 pub mod cases;
 pub mod layout;
+pub mod parameters;
 pub mod random;
 pub mod routes;
 pub mod rows;

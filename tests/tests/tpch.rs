@@ -3,7 +3,8 @@
 //! At scale 0.01 against the answers in `tpch/answers`. Another scale runs when
 //! `WARPLINE_TPCH_SCALE` names it and `WARPLINE_TPCH_ANSWERS` says where its answers
 //! are; `WARPLINE_CACHE` keeps the generated tables; `WARPLINE_TPCH_QUERIES`, such as
-//! `1,6`, picks some.
+//! `1,6`, picks some. With the parameters of `tpch/parameters.txt` the paths are compared with
+//! each other.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use engine::{Cancel, tpch};
 use kernels::gpu::{HostOptions, open_cuda, open_host};
 use kernels::jit::Jit;
 use tests::answers::{Answer, check};
+use tests::parameters;
+use tests::rows::Rows;
 
 fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tpch")
@@ -105,4 +108,46 @@ async fn check_all(device: Option<Device>) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Three more sets of parameters, so that nothing fits one literal: the device gives what the
+/// CPU path gives.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_parameters_have_the_same_answers_on_the_device() {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
+    let jit = Arc::new(Jit::new(Some(cache().join("kernels"))));
+    let limits = DeviceLimits {
+        cache_part: CachePart(60),
+        ..DeviceLimits::default()
+    };
+    let device = session("0.01", Some(Device::new(gpu, jit, limits))).await;
+    let cpu = session("0.01", None).await;
+    let all = parameters::read(&home().join("parameters.txt")).unwrap();
+    assert_eq!(all.len(), 3 * 22);
+    let (mut wrong, mut n_empty) = (Vec::new(), 0);
+    for parameters in &all {
+        let file = home().join(format!("queries/{}.sql", parameters.query));
+        let sql = std::fs::read_to_string(file).unwrap();
+        let sql = parameters.apply(&sql).unwrap();
+        let name = format!("{}_{}", parameters.query, parameters.set);
+        let stage = Stage::new(&name, sql.as_str());
+        let rows = async |session: &Session| {
+            let run = session.run_stage(&stage, &|_| {}, &Cancel::new()).await;
+            Rows::of(&run.map_err(|error| error.to_string())?.report.preview)
+        };
+        match (rows(&device).await, rows(&cpu).await) {
+            (Ok(ours), Ok(theirs)) => {
+                n_empty += usize::from(theirs.n_rows() == 0);
+                if let Some(difference) = ours.difference(&theirs, false) {
+                    wrong.push(format!("{name}: {difference}"));
+                }
+            }
+            (ours, theirs) => wrong.push(format!("{name}: {ours:?}, CPU {theirs:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(n_empty <= 12, "{n_empty} answers are empty");
 }
