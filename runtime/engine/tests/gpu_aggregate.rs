@@ -84,7 +84,7 @@ async fn run_on(
 
 fn outcomes_of(plan: &Arc<dyn ExecutionPlan>, found: &mut Vec<Outcome>) {
     if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
-        found.extend(node.outcome());
+        found.extend(node.original().outcome());
     }
     for child in plan.children() {
         outcomes_of(child, found);

@@ -30,12 +30,11 @@ use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
 };
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
 };
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt};
 use kernels::codegen::GroupOutput;
 use kernels::columns::{stage, type_of};
 use kernels::ir::{Aggregate, IntWidth, Range, Spread, Type};
@@ -44,13 +43,14 @@ use kernels::launch::{AggregateRun, Groups, Loader, Number, StagedBatch};
 use super::codes::{Codes, Texts, Wanted, encode, internal};
 use super::collect::{Left, Taken};
 use super::dictionary::{Dictionary, Encoder};
-use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
+use super::failure::{Failure, add_counts};
 use super::feed::{Consumer, feed};
 use super::no_rows::of_no_rows;
+use super::original::{Original, Outcome, only_partition};
 use super::relation::{blocking, is_whole, relation, tables};
 use super::{Device, finish, in_any_order, replaced};
 use crate::lower::{DerivedText, Joined, LateValues};
-use crate::report::{Fallback, PipelineReport, Reason};
+use crate::report::PipelineReport;
 
 /// How one output column is made of the pipeline's calls.
 #[derive(Debug, Clone)]
@@ -82,15 +82,6 @@ pub enum Output {
     },
 }
 
-/// What happened in one execution.
-#[derive(Debug, Clone)]
-pub enum Outcome {
-    /// The pipeline ran on the device.
-    Ran(PipelineReport),
-    /// The CPU subtree ran instead.
-    FellBack(Fallback),
-}
-
 /// What an aggregate node computes, lowered.
 #[derive(Debug, Clone)]
 pub struct AggregatePipeline {
@@ -117,16 +108,12 @@ pub struct AggregatePipeline {
 }
 
 /// An aggregate whose whole input pipeline runs on the GPU.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GpuAggregateExec {
     device: Device,
-    /// The CPU subtree that this node replaced: fallback, explain and oracle.
-    original: Arc<dyn ExecutionPlan>,
+    original: Original,
     pipeline: AggregatePipeline,
-    /// Whether the CPU subtree may run when the device cannot go on.
-    allow_fallback: bool,
     properties: Arc<PlanProperties>,
-    outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl GpuAggregateExec {
@@ -145,27 +132,20 @@ impl GpuAggregateExec {
         );
         GpuAggregateExec {
             device,
-            original,
+            original: Original::new(original, allow_fallback),
             pipeline,
-            allow_fallback,
             properties: Arc::new(properties),
-            outcome: Arc::new(Mutex::new(None)),
         }
     }
 
     /// The CPU subtree that this node replaced.
-    pub fn original(&self) -> &Arc<dyn ExecutionPlan> {
+    pub fn original(&self) -> &Original {
         &self.original
     }
 
     /// The operators that run in the pipeline, top first.
     pub fn operators(&self) -> &[String] {
         &self.pipeline.operators
-    }
-
-    /// What the last execution did; `None` before it is done.
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome.lock().ok()?.clone()
     }
 }
 
@@ -211,13 +191,13 @@ impl ExecutionPlan for GpuAggregateExec {
         let (source, joined) = replaced(children, &self.pipeline.joined)?;
         Ok(Arc::new(GpuAggregateExec::new(
             self.device.clone(),
-            Arc::clone(&self.original),
+            Arc::clone(self.original.plan()),
             AggregatePipeline {
                 source: in_any_order(source),
                 joined,
                 ..self.pipeline.clone()
             },
-            self.allow_fallback,
+            self.original.allows_fallback(),
         )))
     }
 
@@ -236,39 +216,17 @@ impl ExecutionPlan for GpuAggregateExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return Err(DataFusionError::Internal(format!(
-                "GpuAggregateExec has no partition {partition}"
-            )));
-        }
-        let job = Job {
-            device: self.device.clone(),
-            schema: self.original.schema(),
-            pipeline: self.pipeline.clone(),
+        only_partition(self, partition)?;
+        let node = self.clone();
+        let task = Arc::clone(&context);
+        let rows = async move {
+            let batch = match node.run_on_device(&task).await? {
+                Finished::Batch(batch) => batch,
+                Finished::Left(left) => blocking(move || left.batch()).await?,
+            };
+            Ok(futures::stream::iter([Ok(batch)]).boxed())
         };
-        let original = Arc::clone(&self.original);
-        let outcome = Arc::clone(&self.outcome);
-        let allow_fallback = self.allow_fallback;
-        let schema = self.schema();
-        let stream = futures::stream::once(async move {
-            match job.batch(&context, &outcome).await {
-                Ok(batch) => Ok(futures::stream::iter([Ok(batch)]).boxed()),
-                Err(Failure::User(error)) => Err(error),
-                Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
-                Err(Failure::Device(reason)) => {
-                    record(&outcome, Outcome::FellBack(fallback(&original, reason)));
-                    Ok(run_original(original, context)?.boxed())
-                }
-            }
-        })
-        .try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
-    }
-}
-
-fn record(slot: &Mutex<Option<Outcome>>, outcome: Outcome) {
-    if let Ok(mut slot) = slot.lock() {
-        *slot = Some(outcome);
+        Ok(self.original.or_stream(rows, context))
     }
 }
 
@@ -289,24 +247,6 @@ pub enum Finished {
 }
 
 impl GpuAggregateExec {
-    /// Whether the CPU subtree may run instead.
-    pub fn allows_fallback(&self) -> bool {
-        self.allow_fallback
-    }
-
-    /// All rows, computed by the CPU subtree for this reason.
-    pub async fn run_on_cpu(
-        &self,
-        reason: Reason,
-        context: &Arc<TaskContext>,
-    ) -> Result<RecordBatch, Failure> {
-        record(
-            &self.outcome,
-            Outcome::FellBack(fallback(&self.original, reason)),
-        );
-        Ok(all_of_original(Arc::clone(&self.original), context).await?)
-    }
-
     /// Computes the groups; many of them stay on the device.
     pub fn run_on_device<'a>(
         &'a self,
@@ -314,13 +254,13 @@ impl GpuAggregateExec {
     ) -> BoxFuture<'a, Result<Finished, Failure>> {
         let job = Job {
             device: self.device.clone(),
-            schema: self.original.schema(),
+            schema: self.schema(),
             pipeline: self.pipeline.clone(),
         };
         // Boxed: a source of this node may be a node of its kind.
         async move {
             let (finished, report) = job.run(context).await?;
-            record(&self.outcome, Outcome::Ran(report));
+            self.original.record(Outcome::Ran(report));
             Ok(finished)
         }
         .boxed()
@@ -336,19 +276,6 @@ struct Shared {
 }
 
 impl Job {
-    async fn batch(
-        self,
-        context: &Arc<TaskContext>,
-        outcome: &Mutex<Option<Outcome>>,
-    ) -> Result<RecordBatch, Failure> {
-        let (finished, report) = self.run(context).await?;
-        record(outcome, Outcome::Ran(report));
-        match finished {
-            Finished::Batch(batch) => Ok(batch),
-            Finished::Left(left) => blocking(move || left.batch()).await,
-        }
-    }
-
     async fn run(self, context: &Arc<TaskContext>) -> Result<(Finished, PipelineReport), Failure> {
         let (device, pipeline) = (&self.device, &self.pipeline);
         let late = pipeline.late.values()?;

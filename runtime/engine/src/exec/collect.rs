@@ -25,7 +25,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
@@ -47,7 +47,7 @@ use datafusion::physical_plan::{
     PhysicalExpr, PlanProperties,
 };
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt};
 use kernels::budget::Reservation;
 use kernels::columns::{DeviceChunk, DeviceColumn, read_column, stage, type_of};
 use kernels::gpu::Stream;
@@ -55,10 +55,10 @@ use kernels::ir::{Collect, Expr, IntWidth, RELATION_COLUMNS, Range, Step, Type};
 use kernels::launch::{CollectRun, JoinTable, Loader, RunCounts, StagedBatch};
 use tokio::sync::mpsc::Sender;
 
-use super::aggregate::Outcome;
 use super::codes::{Codes, Texts, internal};
-use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
+use super::failure::{Failure, add_counts};
 use super::feed::CHUNK_ROWS;
+use super::original::{Original, Outcome, in_parts};
 use super::relation::{blocking, is_whole, relation, tables, text_of};
 use super::rest::run_over;
 use super::sort::ranks_of;
@@ -120,16 +120,12 @@ pub struct CollectPipeline {
 }
 
 /// Filters, projections and joins that run on the GPU.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GpuCollectExec {
     device: Device,
-    /// The CPU subtree that this node replaced: fallback, explain and oracle.
-    original: Arc<dyn ExecutionPlan>,
+    original: Original,
     pipeline: CollectPipeline,
-    allow_fallback: bool,
     properties: Arc<PlanProperties>,
-    /// What the partitions did, added up.
-    outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl GpuCollectExec {
@@ -167,16 +163,14 @@ impl GpuCollectExec {
         };
         GpuCollectExec {
             device,
-            original,
+            original: Original::new(original, allow_fallback),
             pipeline,
-            allow_fallback,
             properties: Arc::new(properties),
-            outcome: Arc::new(Mutex::new(None)),
         }
     }
 
     /// The CPU subtree that this node replaced.
-    pub fn original(&self) -> &Arc<dyn ExecutionPlan> {
+    pub fn original(&self) -> &Original {
         &self.original
     }
 
@@ -188,11 +182,6 @@ impl GpuCollectExec {
     /// Whether all its columns can stay on the device.
     pub fn has_device_form(&self) -> bool {
         self.pipeline.whole.is_some()
-    }
-
-    /// What the last execution did; `None` before a partition is done.
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome.lock().ok()?.clone()
     }
 }
 
@@ -248,13 +237,13 @@ impl ExecutionPlan for GpuCollectExec {
         let (source, joined) = replaced(children, &self.pipeline.joined)?;
         Ok(Arc::new(GpuCollectExec::new(
             self.device.clone(),
-            Arc::clone(&self.original),
+            Arc::clone(self.original.plan()),
             CollectPipeline {
                 source,
                 joined,
                 ..self.pipeline.clone()
             },
-            self.allow_fallback,
+            self.original.allows_fallback(),
         )))
     }
 
@@ -302,26 +291,21 @@ impl ExecutionPlan for GpuCollectExec {
             form,
             batch_rows: context.session_config().batch_size().max(1),
         };
-        let original = Arc::clone(&self.original);
-        let outcome = Arc::clone(&self.outcome);
-        let allow_fallback = self.allow_fallback;
+        let original = self.original.clone();
         let depth = self.pipeline.depth;
         let mut builder = RecordBatchReceiverStream::builder(self.schema(), 2);
         let to = builder.tx();
         builder.spawn(async move {
             let (reason, rest) = match job.run(&to).await? {
                 Ended::Done(report) => {
-                    add_outcome(&outcome, Outcome::Ran(report));
+                    original.record(Outcome::Ran(report));
                     return Ok(());
                 }
                 Ended::Stopped(reason, rest) => (reason, rest),
             };
-            if !allow_fallback {
-                return Err(refused(&original, &reason));
-            }
-            add_outcome(&outcome, Outcome::FellBack(fallback(&original, reason)));
+            original.take_over(reason)?;
             let mut left = rest.left;
-            let mut rows = run_over(&original, depth, rest.rows(), context)?;
+            let mut rows = run_over(original.plan(), depth, rest.rows(), context)?;
             while left > 0
                 && let Some(batch) = rows.next().await
             {
@@ -338,24 +322,6 @@ impl ExecutionPlan for GpuCollectExec {
 }
 
 impl GpuCollectExec {
-    /// Whether the CPU subtree may run instead.
-    pub fn allows_fallback(&self) -> bool {
-        self.allow_fallback
-    }
-
-    /// All rows, computed by the CPU subtree for this reason.
-    pub async fn run_on_cpu(
-        &self,
-        reason: Reason,
-        context: &Arc<TaskContext>,
-    ) -> Result<RecordBatch, Failure> {
-        add_outcome(
-            &self.outcome,
-            Outcome::FellBack(fallback(&self.original, reason)),
-        );
-        Ok(all_of_original(Arc::clone(&self.original), context).await?)
-    }
-
     /// Computes all rows; they stay on the device.
     pub fn run_on_device<'a>(
         &'a self,
@@ -424,7 +390,7 @@ impl GpuCollectExec {
             ..PipelineReport::default()
         };
         add_counts(&mut report, left.counts, &self.device);
-        add_outcome(&self.outcome, Outcome::Ran(report));
+        self.original.record(Outcome::Ran(report));
         // Whoever goes on counts only what is done from here on.
         Ok(Left {
             counts: RunCounts::default(),
@@ -438,47 +404,18 @@ impl GpuCollectExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let schema = self.schema();
         if partition > 0 {
             // All rows come from partition 0; a streamed form has as many as its source.
-            return Ok(Box::pin(EmptyRecordBatchStream::new(schema)));
+            return Ok(Box::pin(EmptyRecordBatchStream::new(self.schema())));
         }
         let batch_rows = context.session_config().batch_size().max(1);
-        let node = Arc::new(GpuCollectExec {
-            device: self.device.clone(),
-            original: Arc::clone(&self.original),
-            pipeline: self.pipeline.clone(),
-            allow_fallback: self.allow_fallback,
-            properties: Arc::clone(&self.properties),
-            outcome: Arc::clone(&self.outcome),
-        });
-        let stream = futures::stream::once(async move {
-            let rows = match node.run_on_device(&context).await {
-                Ok(left) => blocking(move || left.batch()).await,
-                Err(failure) => Err(failure),
-            };
-            match rows {
-                Ok(batch) => {
-                    let n_rows = batch.num_rows();
-                    let firsts = (0..n_rows).step_by(batch_rows);
-                    let parts = firsts
-                        .map(move |first| Ok(batch.slice(first, batch_rows.min(n_rows - first))));
-                    Ok(futures::stream::iter(parts).boxed())
-                }
-                Err(Failure::User(error)) => Err(error),
-                Err(Failure::Device(reason)) if !node.allow_fallback => {
-                    Err(refused(&node.original, &reason))
-                }
-                Err(Failure::Device(reason)) => {
-                    let fell = Outcome::FellBack(fallback(&node.original, reason));
-                    add_outcome(&node.outcome, fell);
-                    let original = Arc::clone(&node.original);
-                    Ok(run_original(original, context)?.boxed())
-                }
-            }
-        })
-        .try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+        let (node, task) = (self.clone(), Arc::clone(&context));
+        let rows = async move {
+            let left = node.run_on_device(&task).await?;
+            let batch = blocking(move || left.batch()).await?;
+            Ok(in_parts(batch, batch_rows))
+        };
+        Ok(self.original.or_stream(rows, context))
     }
 }
 
@@ -690,22 +627,6 @@ fn looked_up(
     let mut run = run.with_tables(vec![table]);
     let chunk = run.collect_to_device(&numbers)?;
     Ok((chunk, run.counts()))
-}
-
-/// Adds what one partition did; a fallback of one is what people must see.
-fn add_outcome(slot: &Mutex<Option<Outcome>>, outcome: Outcome) {
-    let Ok(mut slot) = slot.lock() else {
-        return;
-    };
-    let sum = match (slot.take(), outcome) {
-        (Some(Outcome::Ran(mut all)), Outcome::Ran(one)) => {
-            all.add(&one);
-            Outcome::Ran(all)
-        }
-        (Some(Outcome::FellBack(first)), _) => Outcome::FellBack(first),
-        (_, outcome) => outcome,
-    };
-    *slot = Some(sum);
 }
 
 /// One partition: plain data, moved into the task that runs it.

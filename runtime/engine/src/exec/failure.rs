@@ -1,23 +1,12 @@
 //! Why a pipeline did not finish, and what follows from it.
 
-use std::sync::Arc;
-
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
-use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::SendableRecordBatchStream;
-use datafusion::physical_plan::execution_plan::reset_plan_states;
-use futures::TryStreamExt;
 use kernels::error::Fault;
 use kernels::launch::RunCounts;
 
 use super::Device;
-use crate::error::Error;
-use crate::report::{Fallback, FallbackTime, PipelineReport, Reason};
-use crate::rewrite::finish_for_cpu;
+use crate::report::{PipelineReport, Reason};
 
 /// Why a pipeline did not finish.
 #[derive(Debug)]
@@ -74,49 +63,6 @@ impl Failure {
             fix: String::new(),
         })
     }
-}
-
-/// The account of a subtree that ran on the CPU after all.
-pub fn fallback(original: &Arc<dyn ExecutionPlan>, reason: Reason) -> Fallback {
-    Fallback {
-        node: original.name().to_string(),
-        when: FallbackTime::Run,
-        reason,
-        rows: None,
-        cpu_ms: None,
-    }
-}
-
-/// The error of a fallback that the batch forbids.
-pub fn refused(original: &Arc<dyn ExecutionPlan>, reason: &Reason) -> DataFusionError {
-    let what = format!(
-        "{} cannot run on the GPU: {}",
-        original.name(),
-        reason.message
-    );
-    DataFusionError::External(Box::new(Error::FallbackRefused { what }))
-}
-
-/// Runs all partitions of the CPU subtree from their start: the nodes that it shares with the pipeline's
-/// source have been executed once, and some of them can be only once. If its partitions are
-/// ordered they are merged, since a node may promise that order for all rows.
-pub fn run_original(
-    original: Arc<dyn ExecutionPlan>,
-    context: Arc<TaskContext>,
-) -> Result<SendableRecordBatchStream, DataFusionError> {
-    let fresh = reset_plan_states(original)?;
-    finish_for_cpu(fresh, &context)?.execute(0, context)
-}
-
-/// All rows of the CPU subtree.
-pub async fn all_of_original(
-    original: Arc<dyn ExecutionPlan>,
-    context: &Arc<TaskContext>,
-) -> Result<RecordBatch, DataFusionError> {
-    let schema = original.schema();
-    let rows = run_original(original, Arc::clone(context))?;
-    let batches: Vec<RecordBatch> = rows.try_collect().await?;
-    Ok(concat_batches(&schema, &batches)?)
 }
 
 /// What a run's counts say in the report.

@@ -9,14 +9,16 @@ mod failure;
 mod feed;
 mod finish;
 mod no_rows;
+mod original;
 mod relation;
 mod rest;
 mod sort;
 mod window;
 
-pub use aggregate::{AggregatePipeline, GpuAggregateExec, Outcome, Output};
+pub use aggregate::{AggregatePipeline, GpuAggregateExec, Output};
 pub use codes::Codes;
 pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
+pub use original::Outcome;
 pub use rest::depth_of;
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 pub use window::{DefaultText, GpuWindowExec, WindowPipeline};
@@ -145,25 +147,25 @@ pub fn gpu_node(plan: &Arc<dyn ExecutionPlan>) -> Option<GpuNode<'_>> {
     if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
         return Some(GpuNode {
             operators: node.operators(),
-            outcome: node.outcome(),
+            outcome: node.original().outcome(),
         });
     }
     if let Some(node) = plan.downcast_ref::<GpuCollectExec>() {
         return Some(GpuNode {
             operators: node.operators(),
-            outcome: node.outcome(),
+            outcome: node.original().outcome(),
         });
     }
     if let Some(node) = plan.downcast_ref::<GpuWindowExec>() {
         return Some(GpuNode {
             operators: node.operators(),
-            outcome: node.outcome(),
+            outcome: node.original().outcome(),
         });
     }
     let node = plan.downcast_ref::<GpuSortExec>()?;
     Some(GpuNode {
         operators: node.operators(),
-        outcome: node.outcome(),
+        outcome: node.original().outcome(),
     })
 }
 

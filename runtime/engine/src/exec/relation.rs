@@ -145,55 +145,59 @@ async fn rows_of(
     context: &Arc<TaskContext>,
 ) -> Result<SourceRows, Failure> {
     let plan = without_exchange(plan);
-    if let Some(aggregate) = plan.downcast_ref::<GpuAggregateExec>() {
-        return match aggregate.run_on_device(context).await {
-            Ok(Finished::Batch(batch)) => Ok(SourceRows::Batch(batch)),
-            Ok(Finished::Left(left)) => Ok(SourceRows::Left(left)),
-            Err(Failure::Device(reason)) if aggregate.allows_fallback() => {
-                let batch = aggregate.run_on_cpu(reason, context).await?;
-                Ok(SourceRows::Batch(batch))
-            }
-            Err(failure) => Err(failure),
-        };
+    let (left, original) = if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
+        let rows = node
+            .run_on_device(context)
+            .await
+            .map(|finished| match finished {
+                Finished::Batch(batch) => SourceRows::Batch(batch),
+                Finished::Left(left) => SourceRows::Left(left),
+            });
+        (rows, node.original())
+    } else if let Some(node) = plan.downcast_ref::<GpuWindowExec>() {
+        (
+            node.run_on_device(context).await.map(on_device),
+            node.original(),
+        )
+    } else if let Some(node) = plan.downcast_ref::<GpuCollectExec>()
+        && node.has_device_form()
+    {
+        (
+            node.run_on_device(context).await.map(on_device),
+            node.original(),
+        )
+    } else {
+        return renamed_rows(plan, context).await;
+    };
+    match left {
+        Ok(rows) => Ok(rows),
+        Err(failure) => {
+            let batch = original.or_batch(failure, context).await?;
+            Ok(SourceRows::Batch(batch))
+        }
     }
-    if let Some(window) = plan.downcast_ref::<GpuWindowExec>() {
-        return match window.run_on_device(context).await {
-            Ok(left) => Ok(SourceRows::Left(Box::new(left))),
-            Err(Failure::Device(reason)) if window.allows_fallback() => {
-                let batch = window.run_on_cpu(reason, context).await?;
-                Ok(SourceRows::Batch(batch))
-            }
-            Err(failure) => Err(failure),
-        };
-    }
-    match plan.downcast_ref::<GpuCollectExec>() {
-        Some(collect) if collect.has_device_form() => match collect.run_on_device(context).await {
-            Ok(left) => Ok(SourceRows::Left(Box::new(left))),
-            Err(Failure::Device(reason)) if collect.allows_fallback() => {
-                let batch = collect.run_on_cpu(reason, context).await?;
-                Ok(SourceRows::Batch(batch))
-            }
-            Err(failure) => Err(failure),
-        },
-        _ => match renamed(plan) {
-            Some((columns, below)) => {
-                let rows = source_rows(below, context).await?;
-                Ok(match rows {
-                    SourceRows::Left(left) => {
-                        let left = left.select(&columns, plan.schema())?;
-                        SourceRows::Left(Box::new(left))
-                    }
-                    SourceRows::Batch(batch) => {
-                        let kept = columns.iter().map(|column| batch.column(*column).clone());
-                        let batch = RecordBatch::try_new(plan.schema(), kept.collect())?;
-                        SourceRows::Batch(batch)
-                    }
-                    SourceRows::Stream => SourceRows::Stream,
-                })
-            }
-            None => Ok(SourceRows::Stream),
-        },
-    }
+}
+
+fn on_device(left: Left) -> SourceRows {
+    SourceRows::Left(Box::new(left))
+}
+
+/// The rows below a projection that only names and orders them, under its names.
+async fn renamed_rows(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+) -> Result<SourceRows, Failure> {
+    let Some((columns, below)) = renamed(plan) else {
+        return Ok(SourceRows::Stream);
+    };
+    Ok(match source_rows(below, context).await? {
+        SourceRows::Left(left) => on_device(left.select(&columns, plan.schema())?),
+        SourceRows::Batch(batch) => {
+            let kept = columns.iter().map(|column| batch.column(*column).clone());
+            SourceRows::Batch(RecordBatch::try_new(plan.schema(), kept.collect())?)
+        }
+        SourceRows::Stream => SourceRows::Stream,
+    })
 }
 
 /// The columns of a projection that only names and orders them, and what it is over.
@@ -210,7 +214,7 @@ fn renamed(plan: &Arc<dyn ExecutionPlan>) -> Option<(Vec<usize>, &Arc<dyn Execut
 /// Whether a pipeline should read this source whole: its rows are on the device already,
 /// or will stay there.
 pub fn is_whole(source: &Arc<dyn ExecutionPlan>, device: &Device) -> bool {
-    leaves_rows(source) || can_stay(without_exchange(source), device)
+    leaves_rows(source) || cached_scan(without_exchange(source), device).is_some()
 }
 
 /// Whether a node leaves its rows on the device.
@@ -223,22 +227,21 @@ fn leaves_rows(source: &Arc<dyn ExecutionPlan>) -> bool {
         || renamed(source).is_some_and(|(_, below)| leaves_rows(below))
 }
 
-/// Whether this is a scan whose columns are cached, and all of them fit the cache.
-fn can_stay(source: &Arc<dyn ExecutionPlan>, device: &Device) -> bool {
-    if device.cache_bytes == 0 || FileScan::of(source).is_none() {
-        return false;
+/// The source as a scan whose columns are cached, if it is one and all of them fit the cache.
+fn cached_scan(source: &Arc<dyn ExecutionPlan>, device: &Device) -> Option<FileScan> {
+    if device.cache_bytes == 0 {
+        return None;
     }
+    let scan = FileScan::of(source)?;
     let statistics = StatisticsContext::new().compute(source.as_ref(), &StatisticsArgs::new());
-    let n_rows = statistics
-        .ok()
-        .and_then(|s| s.num_rows.get_value().copied());
+    let n_rows = statistics.ok()?.num_rows.get_value().copied()?;
     let schema = source.schema();
     let widths = schema.fields().iter().map(|field| match field.data_type() {
         DataType::Utf8 => TEXT_BYTES,
         other => other.primitive_width().unwrap_or(1).min(8),
     });
     let row_bytes: usize = widths.sum();
-    n_rows.is_some_and(|n_rows| n_rows.saturating_mul(row_bytes) <= device.cache_bytes)
+    (n_rows.saturating_mul(row_bytes) <= device.cache_bytes).then_some(scan)
 }
 
 /// What the text of a row is taken to need on the device.
@@ -272,9 +275,7 @@ pub async fn relation(
         }
         SourceRows::Stream => {}
     }
-    if can_stay(plan, device)
-        && let Some(scan) = FileScan::of(plan)
-    {
+    if let Some(scan) = cached_scan(plan, device) {
         return cached(&scan, wanted, codes, device, context).await;
     }
     let batches = read_all(plan, context).await?;

@@ -19,7 +19,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, StringArray, UInt32Array};
@@ -32,7 +32,6 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
 };
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PhysicalExpr, PlanProperties,
@@ -43,9 +42,9 @@ use kernels::gpu::Stream;
 use kernels::ir::Sort;
 use kernels::launch::{Sorted, sort, sort_resident};
 
-use super::aggregate::Outcome;
 use super::collect::Left;
-use super::failure::{Failure, add_counts, fallback, refused, run_original};
+use super::failure::{Failure, add_counts};
+use super::original::{Original, Outcome, in_parts, only_partition};
 use super::relation::{SourceRows, blocking, source_rows};
 use super::{Device, in_any_order};
 use crate::report::PipelineReport;
@@ -78,15 +77,12 @@ pub struct SortPipeline {
 }
 
 /// A sort of all rows of its source, into one partition.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GpuSortExec {
     device: Device,
-    /// The CPU subtree that this node replaced: fallback, explain and oracle.
-    original: Arc<dyn ExecutionPlan>,
+    original: Original,
     pipeline: SortPipeline,
-    allow_fallback: bool,
     properties: Arc<PlanProperties>,
-    outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl GpuSortExec {
@@ -105,27 +101,20 @@ impl GpuSortExec {
         );
         GpuSortExec {
             device,
-            original,
+            original: Original::new(original, allow_fallback),
             pipeline,
-            allow_fallback,
             properties: Arc::new(properties),
-            outcome: Arc::new(Mutex::new(None)),
         }
     }
 
     /// The CPU subtree that this node replaced.
-    pub fn original(&self) -> &Arc<dyn ExecutionPlan> {
+    pub fn original(&self) -> &Original {
         &self.original
     }
 
     /// The operators that run in the pipeline, top first.
     pub fn operators(&self) -> &[String] {
         &self.pipeline.operators
-    }
-
-    /// What the last execution did; `None` before it is done.
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome.lock().ok()?.clone()
     }
 }
 
@@ -177,12 +166,12 @@ impl ExecutionPlan for GpuSortExec {
             .map_err(|_| DataFusionError::Internal("GpuSortExec has one child".into()))?;
         Ok(Arc::new(GpuSortExec::new(
             self.device.clone(),
-            Arc::clone(&self.original),
+            Arc::clone(self.original.plan()),
             SortPipeline {
                 source: in_any_order(source),
                 ..self.pipeline.clone()
             },
-            self.allow_fallback,
+            self.original.allows_fallback(),
         )))
     }
 
@@ -201,45 +190,22 @@ impl ExecutionPlan for GpuSortExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return Err(DataFusionError::Internal(format!(
-                "GpuSortExec has no partition {partition}"
-            )));
-        }
+        only_partition(self, partition)?;
         let job = Job {
             device: self.device.clone(),
             pipeline: self.pipeline.clone(),
         };
-        let original = Arc::clone(&self.original);
-        let outcome = Arc::clone(&self.outcome);
-        let allow_fallback = self.allow_fallback;
+        let (original, task) = (self.original.clone(), Arc::clone(&context));
         let batch_rows = context.session_config().batch_size().max(1);
-        let stream = futures::stream::once(async move {
-            match job.run(Arc::clone(&context)).await {
-                Ok((rows, report)) => {
-                    record(&outcome, Outcome::Ran(report));
-                    Ok(match rows {
-                        Ordered::Kept(rows) => rows.stream(batch_rows),
-                        Ordered::Batch(batch) => in_parts(batch, batch_rows),
-                    })
-                }
-                Err(Failure::User(error)) => Err(error),
-                Err(Failure::Device(reason)) if !allow_fallback => Err(refused(&original, &reason)),
-                Err(Failure::Device(reason)) => {
-                    record(&outcome, Outcome::FellBack(fallback(&original, reason)));
-                    Ok(run_original(original, context)?.boxed())
-                }
-            }
-        })
-        .try_flatten();
-        let schema = self.schema();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
-    }
-}
-
-fn record(slot: &Mutex<Option<Outcome>>, outcome: Outcome) {
-    if let Ok(mut slot) = slot.lock() {
-        *slot = Some(outcome);
+        let rows = async move {
+            let (rows, report) = job.run(task).await?;
+            original.record(Outcome::Ran(report));
+            Ok(match rows {
+                Ordered::Kept(rows) => rows.stream(batch_rows),
+                Ordered::Batch(batch) => in_parts(batch, batch_rows),
+            })
+        };
+        Ok(self.original.or_stream(rows, context))
     }
 }
 
@@ -360,16 +326,6 @@ fn sort_left(job: &Job, left: &Left) -> Result<Sorted, Failure> {
         &keys,
         job.pipeline.fetch,
     )?)
-}
-
-fn in_parts(
-    batch: RecordBatch,
-    rows: usize,
-) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
-    let n_rows = batch.num_rows();
-    let firsts = (0..n_rows).step_by(rows);
-    let parts = firsts.map(move |first| Ok(batch.slice(first, rows.min(n_rows - first))));
-    futures::stream::iter(parts).boxed()
 }
 
 /// All rows of the source. Partitions are read at the same time and stand one after
@@ -513,13 +469,7 @@ impl OrderedRows {
             let batch = rows.take_next()?;
             Ok::<_, DataFusionError>(batch.map(|batch| (batch, rows)))
         });
-        let parts = taken.map_ok(move |batch: RecordBatch| {
-            let n_rows = batch.num_rows();
-            let firsts = (0..n_rows).step_by(batch_rows);
-            futures::stream::iter(
-                firsts.map(move |first| Ok(batch.slice(first, batch_rows.min(n_rows - first)))),
-            )
-        });
+        let parts = taken.map_ok(move |batch| in_parts(batch, batch_rows));
         parts.try_flatten().boxed()
     }
 

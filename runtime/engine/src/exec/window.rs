@@ -13,9 +13,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch, StringArray};
+use arrow::array::{Array, AsArray, StringArray};
 use arrow::compute::sort;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
@@ -24,25 +24,24 @@ use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
 };
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
 };
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
 use kernels::columns::DeviceChunk;
 use kernels::gpu::Stream;
 use kernels::ir::{Expr, IntWidth, Literal, RELATION_COLUMNS, Range, Type, Window, WindowFunction};
 use kernels::launch::{RunCounts, window_bytes, window_resident};
 
-use super::aggregate::Outcome;
 use super::codes::{Codes, Texts, internal};
 use super::collect::{Left, Taken, ranks_on_device};
-use super::failure::{Failure, add_counts, all_of_original, fallback, refused, run_original};
+use super::failure::{Failure, add_counts};
+use super::original::{Original, Outcome, in_parts, only_partition};
 use super::relation::{blocking, relation};
 use super::{Device, in_any_order};
 use crate::lower::LateValues;
-use crate::report::{PipelineReport, Reason};
+use crate::report::PipelineReport;
 
 /// Columns of ranks are numbered from here on, by the codes that they are the ranks of.
 const RANKS_FROM: usize = RELATION_COLUMNS / 4 * 3;
@@ -122,15 +121,12 @@ impl WindowPipeline {
 }
 
 /// Window functions that run on the GPU.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct GpuWindowExec {
     device: Device,
-    /// The CPU subtree that this node replaced: fallback, explain and oracle.
-    original: Arc<dyn ExecutionPlan>,
+    original: Original,
     pipeline: WindowPipeline,
-    allow_fallback: bool,
     properties: Arc<PlanProperties>,
-    outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl GpuWindowExec {
@@ -153,42 +149,20 @@ impl GpuWindowExec {
         );
         GpuWindowExec {
             device,
-            original,
+            original: Original::new(original, allow_fallback),
             pipeline,
-            allow_fallback,
             properties: Arc::new(properties),
-            outcome: Arc::new(Mutex::new(None)),
         }
     }
 
     /// The CPU subtree that this node replaced.
-    pub fn original(&self) -> &Arc<dyn ExecutionPlan> {
+    pub fn original(&self) -> &Original {
         &self.original
     }
 
     /// The operators that run in the pipeline, top first.
     pub fn operators(&self) -> &[String] {
         &self.pipeline.operators
-    }
-
-    /// What the last execution did; `None` before it is done.
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.outcome.lock().ok()?.clone()
-    }
-
-    /// Whether the CPU subtree may run instead.
-    pub fn allows_fallback(&self) -> bool {
-        self.allow_fallback
-    }
-
-    /// All rows, computed by the CPU subtree for this reason.
-    pub async fn run_on_cpu(
-        &self,
-        reason: Reason,
-        context: &Arc<TaskContext>,
-    ) -> Result<RecordBatch, Failure> {
-        self.record(Outcome::FellBack(fallback(&self.original, reason)));
-        Ok(all_of_original(Arc::clone(&self.original), context).await?)
     }
 
     /// Computes all rows; they stay on the device.
@@ -260,14 +234,8 @@ impl GpuWindowExec {
         };
         let counts: RunCounts = done.counts.and(&source_counts);
         add_counts(&mut report, counts, device);
-        self.record(Outcome::Ran(report));
+        self.original.record(Outcome::Ran(report));
         Ok(left)
-    }
-
-    fn record(&self, outcome: Outcome) {
-        if let Ok(mut slot) = self.outcome.lock() {
-            *slot = Some(outcome);
-        }
     }
 }
 
@@ -319,12 +287,12 @@ impl ExecutionPlan for GpuWindowExec {
         };
         Ok(Arc::new(GpuWindowExec::new(
             self.device.clone(),
-            Arc::clone(&self.original),
+            Arc::clone(self.original.plan()),
             WindowPipeline {
                 source,
                 ..self.pipeline.clone()
             },
-            self.allow_fallback,
+            self.original.allows_fallback(),
         )))
     }
 
@@ -343,46 +311,14 @@ impl ExecutionPlan for GpuWindowExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return Err(DataFusionError::Internal(format!(
-                "GpuWindowExec has no partition {partition}"
-            )));
-        }
+        only_partition(self, partition)?;
         let batch_rows = context.session_config().batch_size().max(1);
-        let node = Arc::new(GpuWindowExec {
-            device: self.device.clone(),
-            original: Arc::clone(&self.original),
-            pipeline: self.pipeline.clone(),
-            allow_fallback: self.allow_fallback,
-            properties: Arc::clone(&self.properties),
-            outcome: Arc::clone(&self.outcome),
-        });
-        let stream = futures::stream::once(async move {
-            let rows = match node.run_on_device(&context).await {
-                Ok(left) => blocking(move || left.batch()).await,
-                Err(failure) => Err(failure),
-            };
-            match rows {
-                Ok(batch) => {
-                    let n_rows = batch.num_rows();
-                    let firsts = (0..n_rows).step_by(batch_rows);
-                    let parts = firsts
-                        .map(move |first| Ok(batch.slice(first, batch_rows.min(n_rows - first))));
-                    Ok(futures::stream::iter(parts).boxed())
-                }
-                Err(Failure::User(error)) => Err(error),
-                Err(Failure::Device(reason)) if !node.allow_fallback => {
-                    Err(refused(&node.original, &reason))
-                }
-                Err(Failure::Device(reason)) => {
-                    node.record(Outcome::FellBack(fallback(&node.original, reason)));
-                    let original = Arc::clone(&node.original);
-                    Ok(run_original(original, context)?.boxed())
-                }
-            }
-        })
-        .try_flatten();
-        let schema = self.schema();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+        let (node, task) = (self.clone(), Arc::clone(&context));
+        let rows = async move {
+            let left = node.run_on_device(&task).await?;
+            let batch = blocking(move || left.batch()).await?;
+            Ok(in_parts(batch, batch_rows))
+        };
+        Ok(self.original.or_stream(rows, context))
     }
 }
