@@ -13,7 +13,7 @@ use engine::exec::{CachePart, Device, DeviceLimits};
 use engine::session::Session;
 use engine::settings::{FallbackPolicy, Format, Settings, Stage, Table};
 use engine::{Cancel, tpch};
-use kernels::gpu::{HostOptions, open_cuda, open_host};
+use kernels::gpu::{Gpu, HostOptions, open_cuda, open_host};
 use kernels::jit::Jit;
 use tests::answers::{Answer, check};
 use tests::parameters;
@@ -28,6 +28,15 @@ fn cache() -> PathBuf {
         || Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpline"),
         PathBuf::from,
     )
+}
+
+/// The device that tests run on, and its kernels.
+fn gpu() -> (Arc<dyn Gpu>, Arc<Jit>) {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
+    (gpu, Arc::new(Jit::new(Some(cache().join("kernels")))))
 }
 
 async fn session(scale: &str, device: Option<Device>) -> Session {
@@ -58,12 +67,7 @@ async fn all_22_answers_are_right_on_the_cpu() {
 /// `WARPLINE_TEST_GPU=N` on the GPU of that number.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_22_answers_are_right_on_the_device() {
-    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
-        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
-        Err(_) => open_host(HostOptions::default()),
-    };
-    let kernels = Some(cache().join("kernels"));
-    let jit = Arc::new(Jit::new(kernels));
+    let (gpu, jit) = gpu();
     let device = |cache_part| {
         let limits = DeviceLimits {
             cache_part: CachePart(cache_part),
@@ -114,11 +118,7 @@ async fn check_all(device: Option<Device>) {
 /// CPU path gives.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_parameters_have_the_same_answers_on_the_device() {
-    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
-        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
-        Err(_) => open_host(HostOptions::default()),
-    };
-    let jit = Arc::new(Jit::new(Some(cache().join("kernels"))));
+    let (gpu, jit) = gpu();
     let limits = DeviceLimits {
         cache_part: CachePart(60),
         ..DeviceLimits::default()

@@ -73,11 +73,7 @@ pub fn generate_dense(
         calls.push(accumulators.emit_call(&mut emitter, call)?);
     }
     let state_words = accumulators.n_words();
-    let span = Span {
-        begin: "0",
-        stops: false,
-    };
-    let rows = phases.finish(&mut emitter, &span);
+    let rows = phases.finish(&mut emitter, &Span::ALL);
     let fields = fields(tables.len(), &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}

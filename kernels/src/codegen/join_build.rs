@@ -69,11 +69,7 @@ pub fn generate_build(
             bucket.text
         ),
     });
-    let span = Span {
-        begin: "0",
-        stops: false,
-    };
-    let rows = row_loop(&span, &eager, tile_rows, emitter.body());
+    let rows = row_loop(&Span::ALL, &eager, tile_rows, emitter.body());
     let fields = fields(1, &used, columns, emitter.parameters());
     let text = format!(
         r#"#define WL_BLOCK_THREADS {BLOCK_THREADS}

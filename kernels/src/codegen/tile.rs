@@ -109,6 +109,12 @@ pub(super) struct Span<'a> {
 }
 
 impl Span<'_> {
+    /// All rows, in one launch.
+    pub(super) const ALL: Span<'static> = Span {
+        begin: "0",
+        stops: false,
+    };
+
     /// The thread's first row.
     pub(super) fn first(&self) -> String {
         let begin = self.begin;

@@ -21,15 +21,10 @@ pub fn placements(plan: &Arc<dyn ExecutionPlan>) -> Vec<NodePlacement> {
 /// `is_fed`: everything above that computes runs on the GPU, or nothing computes.
 fn walk(plan: &Arc<dyn ExecutionPlan>, depth: usize, is_fed: bool, found: &mut Vec<NodePlacement>) {
     let gpu = gpu_node(plan);
-    // An exchange, a limit or a renaming computes nothing, and a scan that feeds the
-    // GPU, or nothing that computes, is no work that could have run there.
-    let moves_rows = rewrite::computes_nothing(plan);
-    let (verdict, reasons) = if gpu.is_some() {
-        (Verdict::OnGpu, Vec::new())
-    } else if moves_rows || (is_fed && is_leaf(plan)) {
-        (Verdict::Source, Vec::new())
-    } else {
-        kept(plan)
+    let place = Place::of(plan, is_fed);
+    let (verdict, reasons) = match place.off_cpu {
+        Some(verdict) => (verdict, Vec::new()),
+        None => kept(plan),
     };
     found.push(NodePlacement {
         depth,
@@ -47,9 +42,33 @@ fn walk(plan: &Arc<dyn ExecutionPlan>, depth: usize, is_fed: bool, found: &mut V
             reasons: Vec::new(),
         });
     }
-    let feeds = gpu.is_some() || (is_fed && moves_rows);
     for child in plan.children() {
-        walk(child, depth + 1, feeds, found);
+        walk(child, depth + 1, place.feeds, found);
+    }
+}
+
+/// Where a node runs, below one that is fed or not.
+struct Place {
+    /// The verdict on a node that does not compute on the CPU.
+    off_cpu: Option<Verdict>,
+    /// Whether what is below it feeds the GPU, or nothing that computes.
+    feeds: bool,
+}
+
+impl Place {
+    fn of(plan: &Arc<dyn ExecutionPlan>, is_fed: bool) -> Place {
+        let on_gpu = gpu_node(plan).is_some();
+        // An exchange, a limit or a renaming computes nothing, and a scan that feeds the
+        // GPU, or nothing that computes, is no work that could have run there.
+        let moves_rows = rewrite::computes_nothing(plan);
+        let is_source = moves_rows || (is_fed && is_leaf(plan));
+        Place {
+            off_cpu: match on_gpu {
+                true => Some(Verdict::OnGpu),
+                false => is_source.then_some(Verdict::Source),
+            },
+            feeds: on_gpu || (is_fed && moves_rows),
+        }
     }
 }
 
@@ -106,17 +125,10 @@ pub fn any_on_cpu(plan: &Arc<dyn ExecutionPlan>) -> bool {
     computes_on_cpu(plan, true)
 }
 
-/// As [`walk`] decides.
 fn computes_on_cpu(plan: &Arc<dyn ExecutionPlan>, is_fed: bool) -> bool {
-    let on_gpu = gpu_node(plan).is_some();
-    let moves_rows = rewrite::computes_nothing(plan);
-    let computes_elsewhere = on_gpu || moves_rows || (is_fed && is_leaf(plan));
-    if !computes_elsewhere {
-        return true;
-    }
-    let feeds = on_gpu || (is_fed && moves_rows);
+    let place = Place::of(plan, is_fed);
     let mut children = plan.children().into_iter();
-    children.any(|child| computes_on_cpu(child, feeds))
+    place.off_cpu.is_none() || children.any(|child| computes_on_cpu(child, place.feeds))
 }
 
 /// The nodes that compute on the CPU, as the fallbacks they are when a GPU was asked

@@ -117,10 +117,7 @@ impl AnalyzerRule for MarkChecked {
             Expr::BinaryExpr(binary) => matches!(binary.op, Plus | Minus | Multiply),
             other => matches!(other, Expr::Negative(_)),
         };
-        if !super::any_expression(&plan, computes)? {
-            return Ok(plan);
-        }
-        let plan = super::map_expressions(plan, |expr, schema| {
+        let plan = super::map_expressions(plan, computes, |expr, schema| {
             expr.transform_up(|expr| {
                 let is_integer = |expr: &Expr| {
                     expr.get_type(schema)

@@ -125,11 +125,16 @@ fn any_expression(plan: &LogicalPlan, of: impl Fn(&Expr) -> bool) -> Result<bool
     Ok(found)
 }
 
-/// Rewrites every expression of a plan and of its subqueries; columns keep their names.
+/// Rewrites every expression of a plan and of its subqueries, if there is one that is `asked`
+/// for; columns keep their names.
 fn map_expressions(
     plan: LogicalPlan,
+    asked: impl Fn(&Expr) -> bool,
     rewrite: impl Fn(Expr, &DFSchema) -> Result<Transformed<Expr>>,
 ) -> Result<Transformed<LogicalPlan>> {
+    if !any_expression(&plan, asked)? {
+        return Ok(Transformed::no(plan));
+    }
     plan.transform_up_with_subqueries(|plan| {
         let schema = input_schema(&plan)?;
         let names = NamePreserver::new(&plan);

@@ -28,7 +28,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::AnalyzerRule;
 
-use super::{any_expression, map_expressions};
+use super::map_expressions;
 
 /// The rule that puts [`SlidingFloats`] where a frame moves on.
 #[derive(Debug)]
@@ -36,10 +36,8 @@ pub struct NothingSubtracted;
 
 impl AnalyzerRule for NothingSubtracted {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        if !any_expression(&plan, |expr| matches!(expr, Expr::WindowFunction(_)))? {
-            return Ok(plan);
-        }
-        let plan = map_expressions(plan, |expr, schema| {
+        let asked = |expr: &Expr| matches!(expr, Expr::WindowFunction(_));
+        let plan = map_expressions(plan, asked, |expr, schema| {
             expr.transform_up(|expr| replaced(expr, schema))
         })?;
         Ok(plan.data)

@@ -14,7 +14,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::{Expr, LogicalPlan, when};
 use datafusion::optimizer::AnalyzerRule;
 
-use super::{any_expression, map_expressions};
+use super::map_expressions;
 
 /// The functions that pass over NULL.
 const PASS_OVER_NULL: [&str; 5] = ["count", "sum", "avg", "min", "max"];
@@ -25,10 +25,8 @@ pub struct FilterInArgument;
 
 impl AnalyzerRule for FilterInArgument {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        if !any_expression(&plan, |expr| matches!(expr, Expr::WindowFunction(_)))? {
-            return Ok(plan);
-        }
-        let plan = map_expressions(plan, |expr, _| expr.transform_up(moved))?;
+        let asked = |expr: &Expr| matches!(expr, Expr::WindowFunction(_));
+        let plan = map_expressions(plan, asked, |expr, _| expr.transform_up(moved))?;
         Ok(plan.data)
     }
 
