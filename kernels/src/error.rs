@@ -13,7 +13,7 @@ pub enum Error {
     /// A call of the device driver failed. See [`DriverError::is_fatal`].
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// Memory ran out: the device's, the page-locked host memory, or a budget.
+    /// Memory ran out: the device's, or the page-locked host memory.
     /// Freeing memory or asking for less helps.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
@@ -130,7 +130,7 @@ impl DriverError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("out of {what}: {requested} bytes requested, {free} of {limit} free")]
 pub struct OutOfMemory {
-    /// Which memory: `device memory`, `pinned memory`, `memory budget`.
+    /// Which memory: `device memory`, `pinned memory`.
     pub what: &'static str,
     /// Bytes asked for.
     pub requested: usize,

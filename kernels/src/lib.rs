@@ -1,6 +1,6 @@
 //! Runs a pipeline on one GPU. Knows Arrow and CUDA, and nothing of SQL.
 
-pub mod budget;
+pub mod admission;
 pub mod codegen;
 pub mod columns;
 pub mod error;

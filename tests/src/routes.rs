@@ -19,6 +19,8 @@ pub enum Route {
     Gpu,
     /// The GPU; what the GPU path refuses is an error.
     GpuOnly,
+    /// As [`Route::Gpu`], everything in slices, though it would fit at once.
+    SlicedGpu,
     /// As [`Route::Gpu`], with so little device memory that much does not fit.
     TightGpu,
 }
@@ -33,41 +35,59 @@ impl Route {
             preview_rows: usize::MAX,
             fallback: match self {
                 Route::GpuOnly => FallbackPolicy::Fail,
-                Route::Cpu | Route::Gpu | Route::TightGpu => FallbackPolicy::Cpu,
+                Route::Cpu | Route::Gpu | Route::SlicedGpu | Route::TightGpu => FallbackPolicy::Cpu,
             },
             ..Settings::default()
         };
         match self {
             Route::Cpu => Session::new(settings),
             Route::Gpu | Route::GpuOnly => Session::with_device(settings, device(cache)),
-            Route::TightGpu => Session::with_device(settings, tight(device(cache))),
+            Route::SlicedGpu => Session::with_device(settings, sliced(cache)),
+            Route::TightGpu => Session::with_device(settings, tight(cache)),
         }
         .expect("a session")
     }
 }
 
-/// The host target, or with `WARPLINE_TEST_GPU=N` the GPU of that number: one for all
-/// sessions of a process, so that they share loaded kernels.
+/// One device for all sessions of a process, so that they share loaded kernels.
 fn device(cache: &Path) -> Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
-    let open = || {
-        let gpu = match std::env::var("WARPLINE_TEST_GPU") {
-            Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
-            Err(_) => open_host(HostOptions::default()),
-        };
-        let jit = Arc::new(Jit::new(Some(cache.join("kernels"))));
-        Device::new(gpu, jit, DeviceLimits::default())
-    };
-    DEVICE.get_or_init(open).clone()
+    DEVICE
+        .get_or_init(|| open(cache, DeviceLimits::default()))
+        .clone()
 }
 
-/// The same device, of which little memory may be used.
-fn tight(device: Device) -> Device {
+/// A device of which little memory may be used. It is another one: a limit is a device's.
+fn tight(cache: &Path) -> Device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
     let limits = DeviceLimits {
-        memory_bytes: 4 << 10,
+        memory_bytes: TIGHT_BYTES,
         ..DeviceLimits::default()
     };
-    Device::new(device.gpu, device.jit, limits)
+    DEVICE.get_or_init(|| open(cache, limits)).clone()
+}
+
+/// A device on which everything runs in slices.
+fn sliced(cache: &Path) -> Device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let limits = DeviceLimits {
+        least_slices: 2,
+        ..DeviceLimits::default()
+    };
+    DEVICE.get_or_init(|| open(cache, limits)).clone()
+}
+
+/// Device memory of [`Route::TightGpu`].
+const TIGHT_BYTES: usize = 40 << 10;
+
+/// The host target, or with `WARPLINE_TEST_GPU=N` the GPU of that number.
+fn open(cache: &Path, limits: DeviceLimits) -> Device {
+    let gpu = match std::env::var("WARPLINE_TEST_GPU") {
+        Ok(ordinal) => open_cuda(ordinal.parse().expect("a number")).expect("a GPU"),
+        Err(_) => open_host(HostOptions::default()),
+    };
+    let jit = Arc::new(Jit::new(Some(cache.join("kernels"))));
+    Device::new(gpu, jit, limits)
 }
 
 /// Joins spread both sides by their keys, as they do for tables that are large, instead

@@ -1,8 +1,8 @@
 //! Is each answer in `cases/*.slt` given, on every path and however rows are split?
 //!
 //! A case runs on the CPU path, and on the GPU path over every layout of its tables,
-//! with joins that gather one side and with joins that spread both. [`tests::cases`]
-//! says how a file is written.
+//! with joins that gather one side, with joins that spread both, and in slices.
+//! [`tests::cases`] says how a file is written.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -145,6 +145,8 @@ async fn tables(file: &str, blocks: &[Block]) -> Vec<(String, RecordBatch)> {
 enum Way {
     Cpu(Layout),
     Gpu(Layout, Joins),
+    /// Joins and groups cut into slices, as if device memory were short.
+    Sliced(Layout),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +161,7 @@ impl fmt::Display for Way {
             Way::Cpu(layout) => write!(f, "CPU {layout:?}"),
             Way::Gpu(layout, Joins::Gather) => write!(f, "{layout:?}"),
             Way::Gpu(layout, Joins::Spread) => write!(f, "{layout:?}, spread joins"),
+            Way::Sliced(layout) => write!(f, "{layout:?}, in slices"),
         }
     }
 }
@@ -168,13 +171,16 @@ impl Way {
         let gather = LAYOUTS.map(|layout| Way::Gpu(layout, Joins::Gather));
         let spread = Way::Gpu(Layout::Sevenths, Joins::Spread);
         let cpu = [Way::Cpu(Layout::Whole), Way::Cpu(Layout::Parquet)];
-        cpu.into_iter().chain(gather).chain([spread]).collect()
+        let sliced = Way::Sliced(Layout::Parquet);
+        let rest = [spread, sliced];
+        cpu.into_iter().chain(gather).chain(rest).collect()
     }
 
     async fn sessions(self, tables: &[(String, RecordBatch)], files: &Path) -> Sessions {
         let (layout, whole, free) = match self {
             Way::Cpu(layout) => (layout, Route::Cpu, Route::Cpu),
             Way::Gpu(layout, _) => (layout, Route::GpuOnly, Route::Gpu),
+            Way::Sliced(layout) => (layout, Route::SlicedGpu, Route::SlicedGpu),
         };
         let [whole, free] = [whole, free].map(|route| route.session(&cache()));
         for session in [&whole, &free] {

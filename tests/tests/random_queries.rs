@@ -75,6 +75,7 @@ struct Tally {
     n_partly: usize,
     n_errors: usize,
     n_large: usize,
+    n_sliced: usize,
     n_fell_back: usize,
     n_rows: usize,
     n_empty: usize,
@@ -86,11 +87,12 @@ impl std::fmt::Display for Tally {
         writeln!(
             f,
             "{} ran whole on the GPU path, {} in part, {} are errors, {} too large; \
-             {} fell back for want of memory; {} rows, {} without rows",
+             {} ran in slices and {} fell back for want of memory; {} rows, {} without rows",
             self.n_whole,
             self.n_partly,
             self.n_errors,
             self.n_large,
+            self.n_sliced,
             self.n_fell_back,
             self.n_rows,
             self.n_empty
@@ -109,8 +111,8 @@ struct Sessions {
     cpu: Session,
     /// Each way twice: what stays on the CPU is none, and is an error.
     gpu: Vec<(String, Session)>,
-    /// Where much falls back while it runs.
-    tight: Session,
+    /// Where joins and groups are cut, and where much falls back while it runs.
+    short: [(Route, Session); 2],
 }
 
 impl Sessions {
@@ -137,9 +139,12 @@ impl Sessions {
                 gpu.push((format!("{route:?} {layout:?}{joins}"), session));
             }
         }
-        let tight = Route::TightGpu.session(&cache());
-        fill(&tight, Layout::Parquet, "tight").await;
-        Sessions { cpu, gpu, tight }
+        let short = [Route::SlicedGpu, Route::TightGpu];
+        let short = short.map(|route| (route, route.session(&cache())));
+        for (route, session) in &short {
+            fill(session, Layout::Parquet, &format!("{route:?}")).await;
+        }
+        Sessions { cpu, gpu, short }
     }
 
     /// Runs a seed's query on the CPU and on two ways of the GPU path.
@@ -166,11 +171,15 @@ impl Sessions {
         tally.n_rows += expected.n_rows();
         tally.n_empty += usize::from(expected.n_rows() == 0);
         let mut dice = Dice::new(seed ^ 0x5eed);
-        if shown || dice.chance(25) {
-            let told = |problem: String| format!("TightGpu: {}\n{problem}", query.sql);
-            let ran = run(&self.tight, &query.sql).await;
+        for (route, session) in &self.short {
+            if !shown && !dice.chance(25) {
+                continue;
+            }
+            let told = |problem: String| format!("{route:?}: {}\n{problem}", query.sql);
+            let ran = run(session, &query.sql).await;
             let ran = ran.map_err(|error| told(error.to_string()))?;
-            let (_, fallbacks) = outcomes(&ran.plan);
+            let (pipelines, fallbacks) = outcomes(&ran.plan);
+            tally.n_sliced += usize::from(pipelines.iter().any(|pipeline| pipeline.passes > 1));
             tally.n_fell_back += usize::from(!fallbacks.is_empty());
             let got = Rows::of(&ran.report.preview)?;
             if let Some(difference) = got.difference(&expected, query.ordered) {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::exec::{CachePart, Device, DeviceLimits};
+use engine::explain::outcomes;
 use engine::session::Session;
 use engine::settings::{FallbackPolicy, Format, Settings, Stage, Table};
 use engine::{Cancel, tpch};
@@ -78,6 +79,59 @@ async fn all_22_answers_are_right_on_the_device() {
     check_all(device(0)).await;
     // From the second query on most columns are on the device already.
     check_all(device(60)).await;
+}
+
+/// What a table or a chunk of the least size takes, several times over.
+const LITTLE_MEMORY: usize = 256 << 10;
+
+/// The same with a quarter of the device memory that each query needs, and a sixteenth.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_22_answers_are_right_in_little_device_memory() {
+    let (gpu, jit) = gpu();
+    let mut n_passes = [0; 2];
+    let mut wrong = Vec::new();
+    for query in 1..=22 {
+        let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
+        let answer = Answer::read(&home().join(format!("answers/sf0.01/q{query:02}.csv"))).unwrap();
+        let stage = Stage::new(format!("q{query:02}"), sql.as_str());
+        let (mut memory_bytes, mut needed) = (usize::MAX, 0);
+        for part in [1, 4, 16] {
+            let limits = DeviceLimits {
+                memory_bytes,
+                ..DeviceLimits::default()
+            };
+            let device = Device::new(Arc::clone(&gpu), Arc::clone(&jit), limits);
+            gpu.meter().reset_peak();
+            let session = session("0.01", Some(device)).await;
+            let told = format!("q{query:02} in {memory_bytes} bytes");
+            match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {
+                Ok(run) => {
+                    if let Err(difference) = check(&sql, &answer, &run.report.preview) {
+                        wrong.push(format!("{told}: {difference}"));
+                    }
+                    let (pipelines, _) = outcomes(&run.plan);
+                    let passes: u64 = pipelines.iter().map(|pipeline| pipeline.passes).sum();
+                    let peak = gpu.meter().peak();
+                    println!(
+                        "{told}: peak {peak}, {passes} passes, {} ms",
+                        run.report.elapsed_ms
+                    );
+                    assert!(peak <= memory_bytes, "{told}: peak {peak}");
+                    if part == 1 {
+                        assert_eq!(passes, 0, "{told}");
+                        needed = peak;
+                    } else {
+                        n_passes[usize::from(part == 16)] += passes;
+                    }
+                }
+                Err(error) => wrong.push(format!("{told}: {error}")),
+            }
+            memory_bytes = (needed / (4 * part)).max(LITTLE_MEMORY);
+        }
+        gpu.meter().set_limit(usize::MAX);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(n_passes.iter().all(|n| *n > 22), "{n_passes:?}");
 }
 
 async fn check_all(device: Option<Device>) {

@@ -44,15 +44,15 @@ struct Moments {
     while (!done) {
       if (atomic_cas_u64(w.base + at + 3, 0, 1) == 0) {
         thread_fence();
-        const MomentsState old = of(load_acquire(w.base + at), load_acquire(w.base + at + 1),
-                                    load_acquire(w.base + at + 2));
+        const MomentsState old = of(locked_read(w.base + at), locked_read(w.base + at + 1),
+                                    locked_read(w.base + at + 2));
         const MomentsState both = combine_moments(old, more);
         u64 bits;
-        store_release(w.base + at, both.n);
+        locked_write(w.base + at, both.n);
         copy_bits(bits, both.mean);
-        store_release(w.base + at + 1, bits);
+        locked_write(w.base + at + 1, bits);
         copy_bits(bits, both.m2);
-        store_release(w.base + at + 2, bits);
+        locked_write(w.base + at + 2, bits);
         thread_fence();
         atomic_exch_u64(w.base + at + 3, 0);
         done = true;

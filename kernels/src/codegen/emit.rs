@@ -14,7 +14,10 @@ use std::fmt::Write as _;
 
 use super::casts::Misfit;
 use super::error::Unsupported;
-use crate::ir::{BinaryOp, Expr, Kind, Literal, RELATION_COLUMNS, Range, Register, Type, UnaryOp};
+use super::steps::hash_of;
+use crate::ir::{
+    BinaryOp, Expr, HASH_BITS, Kind, Literal, RELATION_COLUMNS, Range, Register, Type, UnaryOp,
+};
 
 /// How a value is held in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -314,6 +317,7 @@ impl Emitter {
                 negated,
             } => self.in_list(arg, items, *negated),
             Kind::Text(op, args) => self.text(*op, args),
+            Kind::Hash(args) => self.hash(args),
             Kind::SetNumber => {
                 let range = Range::new(0, i128::from(i32::MAX));
                 let register = ValueRegister::Integer(range.register(), range);
@@ -878,6 +882,17 @@ impl Emitter {
             ..expr.clone()
         };
         self.case(&branches, Some(last), &expr)
+    }
+
+    /// The upper bits of the hash that join tables use the lower ones of.
+    fn hash(&mut self, args: &[Expr]) -> Result<Value, Unsupported> {
+        let values = args.iter().map(|arg| self.emit(arg));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        let range = Range::new(0, (1 << HASH_BITS) - 1);
+        let register = ValueRegister::Integer(range.register(), range);
+        let shift = 64 - HASH_BITS;
+        let call = format!("static_cast<i32>({} >> {shift})", hash_of(&values));
+        Ok(self.define(register, false, &call))
     }
 
     fn in_list(&mut self, arg: &Expr, items: &[Expr], negated: bool) -> Result<Value, Unsupported> {

@@ -266,12 +266,16 @@ pub(super) fn emit_bucket<'a>(
             valid,
         });
     }
-    let mut hash = "0x9e3779b97f4a7c15ULL".to_string();
-    for value in &values {
-        hash = format!("join_hash({hash}, {})", value.text);
-    }
+    let hash = hash_of(&values);
     Ok(Bucket {
         text: format!("hashed_bucket(p.j{table}, {hash})"),
         valid,
     })
+}
+
+/// The text of the 64-bit hash of some values.
+pub(super) fn hash_of(values: &[Value]) -> String {
+    let start = "0x9e3779b97f4a7c15ULL".to_string();
+    let next = |hash, value: &Value| format!("join_hash({hash}, {})", value.text);
+    values.iter().fold(start, next)
 }

@@ -49,6 +49,11 @@ impl DeviceColumn {
         (&self.values, self.validity.as_ref())
     }
 
+    /// Where each row of text starts.
+    pub(crate) fn offsets(&self) -> Option<&DeviceBuffer> {
+        self.offsets.as_ref()
+    }
+
     /// Where the elements start.
     pub fn values_address(&self) -> u64 {
         self.values.ptr().0
@@ -184,6 +189,11 @@ impl DeviceChunk {
         self.columns
             .get(&index)
             .ok_or_else(|| Error::Internal(format!("column {index} is not on the device")))
+    }
+
+    /// The numbers of the columns.
+    pub fn numbers(&self) -> Vec<usize> {
+        self.columns.keys().copied().collect()
     }
 
     /// How every column is read.

@@ -5,9 +5,11 @@
 //! sliced arrays are gone: element 0 is row 0 of the chunk.
 
 mod device;
+mod pieces;
 mod stage;
 mod unstage;
 
 pub use device::{DeviceChunk, DeviceColumn};
+pub use pieces::PIECE_ROWS;
 pub use stage::{StagedColumn, stage, stage_parts, type_of};
 pub use unstage::{WrittenColumn, arrow_type, read_column, unstage};

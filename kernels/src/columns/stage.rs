@@ -25,7 +25,7 @@ pub struct StagedColumn {
     /// The elements, in the machine's byte order.
     pub values: Buffer,
     /// One bit a row, or nothing when no row is null.
-    pub validity: Option<Vec<u8>>,
+    pub validity: Option<Buffer>,
     /// Of text: one offset a row into `values`, and the end.
     pub offsets: Option<Buffer>,
 }
@@ -34,7 +34,7 @@ impl StagedColumn {
     /// Bytes of elements and validity.
     pub fn bytes(&self) -> usize {
         let offsets = self.offsets.as_ref().map_or(0, Buffer::len);
-        self.values.len() + self.validity.as_ref().map_or(0, Vec::len) + offsets
+        self.values.len() + self.validity.as_ref().map_or(0, Buffer::len) + offsets
     }
 }
 
@@ -144,7 +144,7 @@ fn floats<T: ArrowPrimitiveType>(parts: &[&dyn Array]) -> Buffer {
 }
 
 /// One bit a row from bit 0 on, whatever the parts' own bit offsets are.
-fn validity_bits(parts: &[&dyn Array]) -> Option<Vec<u8>> {
+fn validity_bits(parts: &[&dyn Array]) -> Option<Buffer> {
     if parts.iter().all(|part| part.null_count() == 0) {
         return None;
     }
@@ -156,12 +156,12 @@ fn validity_bits(parts: &[&dyn Array]) -> Option<Vec<u8>> {
             None => bits.append_n(part.len(), true),
         }
     }
-    Some(bits.finish().into_inner().to_vec())
+    Some(bits.finish().into_inner())
 }
 
 /// Bytes and offsets that start at the first byte. Offsets have 32 bits where those hold
 /// them, and 64 otherwise.
-fn text(parts: &[&dyn Array], validity: Option<Vec<u8>>) -> StagedColumn {
+fn text(parts: &[&dyn Array], validity: Option<Buffer>) -> StagedColumn {
     let parts: Vec<&StringArray> = parts.iter().map(|part| part.as_string::<i32>()).collect();
     let ends = |part: &StringArray| -> (usize, usize) {
         let own = part.value_offsets();
@@ -384,7 +384,7 @@ mod tests {
         let column = stage(&array, None).unwrap();
         assert_eq!(column.shape.stored, "i8");
         assert_eq!(column.values.as_slice(), [0, 10, 0]);
-        assert_eq!(column.validity, Some(vec![0b011]));
+        assert_eq!(column.validity.unwrap().as_slice(), [0b011]);
     }
 
     #[test]
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(column.shape.stored, "text");
         assert_eq!(column.values.as_slice(), b"cdeab");
         assert_eq!(column.offsets.unwrap().typed_data::<i32>(), [0, 0, 3, 5]);
-        assert_eq!(column.validity, Some(vec![0b110]));
+        assert_eq!(column.validity.unwrap().as_slice(), [0b110]);
         let own: Vec<&StringArray> = vec![&first, &last];
         assert_eq!(offsets(&own, |at| at as i64), [0i64, 0, 3, 5]);
     }

@@ -79,6 +79,18 @@ pub fn read_column(
     array(&values, column.shape, nulls, ty)
 }
 
+/// The array of a column that is laid out in host memory.
+#[cfg(test)]
+pub(super) fn staged_array(
+    column: &super::StagedColumn,
+    n_rows: usize,
+    ty: Type,
+) -> Result<ArrayRef> {
+    let nulls = column.validity.clone();
+    let nulls = nulls.map(|bits| NullBuffer::new(BooleanBuffer::new(bits, 0, n_rows)));
+    array(&column.values, column.shape, nulls, ty)
+}
+
 fn array(
     bytes: &[u8],
     shape: ColumnShape,

@@ -23,10 +23,9 @@ impl DeviceBuffer {
     /// Memory of undefined content. No bytes need no allocation, and give an
     /// address that must not be read.
     pub fn allocate(gpu: &Arc<dyn Gpu>, bytes: usize) -> Result<DeviceBuffer> {
-        let ptr = if bytes == 0 {
-            DevicePtr::NULL
-        } else {
-            gpu.allocate(bytes)?
+        let ptr = match bytes {
+            0 => DevicePtr::NULL,
+            _ => counted(gpu, bytes)?,
         };
         Ok(DeviceBuffer {
             gpu: gpu.clone(),
@@ -227,11 +226,29 @@ impl DeviceBuffer {
     }
 }
 
+/// An allocation that the device's meter counts. When the device itself has no room, others
+/// are asked to give some up.
+fn counted(gpu: &Arc<dyn Gpu>, bytes: usize) -> Result<DevicePtr> {
+    let meter = gpu.meter();
+    meter.take(bytes)?;
+    loop {
+        match gpu.allocate(bytes) {
+            Ok(ptr) => return Ok(ptr),
+            Err(error) if error.out_of_memory().is_some() && meter.reclaim(bytes) => {}
+            Err(error) => {
+                meter.give(bytes);
+                return Err(error);
+            }
+        }
+    }
+}
+
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // SAFETY: the allocation is this one's and dies here.
             unsafe { self.gpu.free(self.ptr, self.bytes) }
+            self.gpu.meter().give(self.bytes);
         }
     }
 }

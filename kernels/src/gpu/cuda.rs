@@ -35,7 +35,7 @@ use super::driver::{self, check};
 use super::kept::KeptBlocks;
 use super::{
     ALIGNMENT, DeviceInfo, DevicePtr, EventId, Gpu, Kernel, KernelHandle, KernelResources,
-    LaunchShape, Module, PADDING, STREAM_PAGE_BYTES, StreamId, Target,
+    LaunchShape, Meter, Module, PADDING, STREAM_PAGE_BYTES, StreamId, Target,
 };
 use crate::error::{Error, OutOfMemory, Result};
 use crate::jit::{CompiledImage, Header, Nvrtc, Source};
@@ -115,6 +115,7 @@ struct Device {
     /// Orders the pool's allocations and frees; has no other work.
     memory_stream: sys::CUstream,
     memory_bytes: usize,
+    meter: Meter,
     streams: RwLock<HashMap<u64, Arc<StreamState>>>,
     /// Calls that enqueued work, over all streams.
     n_enqueued: AtomicU64,
@@ -194,6 +195,7 @@ impl Device {
             pool: None,
             memory_stream: null_mut(),
             memory_bytes,
+            meter: Meter::new(memory_bytes),
             streams: RwLock::default(),
             n_enqueued: AtomicU64::new(0),
             frees: Mutex::default(),
@@ -295,6 +297,14 @@ impl Device {
         for attempt in 0..3 {
             if let Some(ptr) = self.lock_frees().kept.take(padded) {
                 return Ok(DevicePtr(ptr));
+            }
+            // What is kept counts too: others use the device.
+            if self
+                .lock_frees()
+                .kept
+                .would_pass(padded, self.meter.limit())
+            {
+                self.trim()?;
             }
             match self.take(padded) {
                 Ok(ptr) => {
@@ -597,6 +607,10 @@ impl Gpu for Cuda {
 
     fn is_healthy(&self) -> bool {
         !self.device.broken.load(Ordering::Relaxed)
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.device.meter
     }
 
     fn free_bytes(&self) -> Result<usize> {

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use super::{
     ALIGNMENT, DeviceInfo, DevicePtr, EventId, Gpu, Kernel, KernelHandle, KernelResources,
-    LaunchShape, Module, PADDING, STREAM_PAGE_BYTES, StreamId, Target,
+    LaunchShape, Meter, Module, PADDING, STREAM_PAGE_BYTES, StreamId, Target,
 };
 use crate::error::{CompileError, Error, Missing, OutOfMemory, Result};
 use crate::jit::{CompiledImage, Header, Source};
@@ -69,6 +69,7 @@ pub fn open_host(options: HostOptions) -> Arc<dyn Gpu> {
     };
     Arc::new(Host {
         info,
+        meter: Meter::new(options.memory_bytes),
         memory: Arena::new("device memory", options.memory_bytes),
         pinned: Arena::new("pinned memory", options.pinned_bytes),
         events: Mutex::default(),
@@ -80,6 +81,7 @@ pub fn open_host(options: HostOptions) -> Arc<dyn Gpu> {
 
 struct Host {
     info: DeviceInfo,
+    meter: Meter,
     memory: Arena,
     pinned: Arena,
     /// When each live event was recorded.
@@ -184,6 +186,10 @@ impl Gpu for Host {
 
     fn is_healthy(&self) -> bool {
         true
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     fn free_bytes(&self) -> Result<usize> {

@@ -20,6 +20,8 @@ pub(super) struct KeptBlocks {
     /// The sizes of blocks that are handed out.
     sizes: HashMap<u64, usize>,
     bytes: usize,
+    /// Bytes of blocks that are handed out.
+    out: usize,
 }
 
 impl KeptBlocks {
@@ -41,13 +43,21 @@ impl KeptBlocks {
             self.by_size.remove(&size);
         }
         self.bytes -= size;
+        self.out += size;
         self.sizes.insert(block, size);
         Some(block)
     }
 
     /// Notes a block that was made and handed out.
     pub(super) fn made(&mut self, block: u64, bytes: usize) {
+        self.out += bytes;
         self.sizes.insert(block, bytes);
+    }
+
+    /// Whether a new block takes all blocks past a limit that they would not pass without
+    /// the kept ones.
+    pub(super) fn would_pass(&self, bytes: usize, limit: usize) -> bool {
+        self.bytes > 0 && self.out + self.bytes + bytes > limit
     }
 
     /// Keeps a block that was handed out; false if it is unknown.
@@ -57,6 +67,7 @@ impl KeptBlocks {
         };
         self.by_size.entry(size).or_default().push(block);
         self.bytes += size;
+        self.out -= size;
         true
     }
 
@@ -104,8 +115,10 @@ mod tests {
         assert_eq!(kept.take(4096), Some(2));
         assert_eq!(kept.take(4096), None);
         assert!(kept.keep(2));
+        assert!(kept.would_pass(1000, 80_000) && !kept.would_pass(1000, 90_000));
         let mut rest = kept.drain();
         rest.sort_unstable();
         assert_eq!((rest, kept.bytes()), (vec![2, 3], 0));
+        assert!(!kept.would_pass(1 << 40, 0), "nothing is kept");
     }
 }

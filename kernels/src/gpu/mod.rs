@@ -20,6 +20,7 @@ mod cuda;
 mod driver;
 mod host;
 mod kept;
+mod meter;
 mod pinned;
 mod pod;
 mod probe;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 pub use buffer::DeviceBuffer;
 pub use cuda::open_cuda;
 pub use host::{HostOptions, open_host};
+pub use meter::{Meter, Reclaim};
 pub use pinned::{PinnedBuffer, PinnedPool, PinnedStats};
 pub use pod::Pod;
 pub use probe::{DeviceReport, Finding, ReportedDevice, devices};
@@ -190,6 +192,9 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Whether the device can still be used. Once an error has broken its context,
     /// every later call fails too.
     fn is_healthy(&self) -> bool;
+
+    /// The account of its memory, which every [`DeviceBuffer`] is counted in.
+    fn meter(&self) -> &Meter;
 
     /// Device memory that is free now, counting what the pool keeps for reuse.
     fn free_bytes(&self) -> Result<usize>;

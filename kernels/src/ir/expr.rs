@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::types::Type;
+use super::types::{IntWidth, Type};
+
+/// How many bits a [`Kind::Hash`] has.
+pub const HASH_BITS: u32 = 31;
 
 /// An expression: what it computes, its type, and whether it can be null.
 ///
@@ -88,6 +91,9 @@ pub enum Kind {
     Matched(usize),
     /// Which of the grouping sets the row goes on for, from 0.
     SetNumber,
+    /// [`HASH_BITS`] bits that equal values have alike, whatever registers they are in; nulls
+    /// equal one another.
+    Hash(Vec<Expr>),
 }
 
 /// Operators of one operand.
@@ -172,6 +178,15 @@ impl Expr {
         }
     }
 
+    /// The hash of some values.
+    pub fn hash(values: Vec<Expr>) -> Expr {
+        Expr {
+            kind: Kind::Hash(values),
+            ty: Type::Int(IntWidth::W32),
+            nullable: false,
+        }
+    }
+
     /// The expressions this one is computed from.
     pub fn children(&self) -> Vec<&Expr> {
         match &self.kind {
@@ -190,7 +205,7 @@ impl Expr {
                 all.extend(otherwise.as_deref());
                 all
             }
-            Kind::Coalesce(args) | Kind::Text(_, args) => args.iter().collect(),
+            Kind::Coalesce(args) | Kind::Text(_, args) | Kind::Hash(args) => args.iter().collect(),
             Kind::InList { arg, items, .. } => {
                 let mut all: Vec<&Expr> = vec![arg];
                 all.extend(items);
@@ -285,6 +300,7 @@ impl fmt::Display for Expr {
                 f.write_str(" end")
             }
             Kind::Coalesce(args) => list(f, "coalesce", args),
+            Kind::Hash(args) => list(f, "hash", args),
             Kind::InList {
                 arg,
                 items,

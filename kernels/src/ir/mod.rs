@@ -12,7 +12,7 @@ mod unmatched;
 mod window;
 
 pub use aggregate::{Aggregate, Call, Function};
-pub use expr::{BinaryOp, DatePart, Expr, Kind, Literal, TextOp, UnaryOp};
+pub use expr::{BinaryOp, DatePart, Expr, HASH_BITS, Kind, Literal, TextOp, UnaryOp};
 pub use rows::{Collect, Sort, SortKey};
 pub use spread::{Moments, Spread};
 pub use steps::{Build, BuildKey, JoinKey, Probe, ProbeKind, RELATION_COLUMNS, Step, columns_read};

@@ -211,6 +211,7 @@ impl Expr {
                 otherwise: otherwise.as_ref().map(shared),
             },
             Kind::Coalesce(args) => Kind::Coalesce(args.iter().map(map).collect()),
+            Kind::Hash(args) => Kind::Hash(args.iter().map(map).collect()),
             Kind::InList {
                 arg,
                 items,

@@ -82,6 +82,18 @@ impl AggregateRun {
         self
     }
 
+    /// Puts other steps, which differ in constants alone, and other tables in place for the
+    /// chunks that come; the groups stay.
+    pub fn go_on_with(&mut self, steps: Vec<Step>, tables: Vec<JoinTable>) {
+        self.aggregate.steps = steps;
+        self.joined = tables;
+    }
+
+    /// The tables, back.
+    pub fn take_tables(&mut self) -> Vec<JoinTable> {
+        std::mem::take(&mut self.joined)
+    }
+
     /// How many rows the first launch over a chunk takes that has many groups; later ones
     /// follow from what it finds.
     pub fn with_first_rows(mut self, rows: usize) -> AggregateRun {
@@ -150,7 +162,8 @@ impl AggregateRun {
             rows.rows_max(&self.aggregate.steps),
         );
         let kernel = kernel.map_err(unsupported)?;
-        let Some(range) = dense_key(&self.aggregate, &rows, kernel.state_words) else {
+        let free = self.context.gpu.meter().free();
+        let Some(range) = dense_key(&self.aggregate, &rows, kernel.state_words, free) else {
             return Ok(false);
         };
         if !starts_as_zero(&kernel) {

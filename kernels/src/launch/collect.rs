@@ -84,6 +84,11 @@ impl CollectRun {
         self
     }
 
+    /// The tables, back.
+    pub fn into_tables(self) -> Vec<JoinTable> {
+        self.tables
+    }
+
     /// Makes room for the marks of a full join, new for every chunk that is run.
     fn mark_tables(&mut self) -> Result<()> {
         let Some(at) = self.collect.full_relation().and_then(|n| n.checked_sub(1)) else {

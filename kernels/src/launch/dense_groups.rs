@@ -33,18 +33,24 @@ pub(super) struct DenseGroups {
 }
 
 /// The interval of the only key, if it is an integral column whose values are known to
-/// lie so close together that dense groups with states of `state_words` are worth it.
+/// lie so close together that dense groups with states of `state_words` are worth it, and take
+/// a part of the `free` bytes of memory only.
 pub(super) fn dense_key(
     aggregate: &Aggregate,
     rows: &Relations<'_>,
     state_words: usize,
+    free: usize,
 ) -> Option<Range> {
     let range = key_range(aggregate, rows)?;
     let n_values = usize::try_from(range.max.checked_sub(range.min)?.checked_add(2)?).ok()?;
     let words = n_values.checked_mul(state_words)?;
     let worth = rows.n_rows().saturating_mul(WORDS_PER_ROW).max(WORDS_FREE);
-    (words <= worth).then_some(range)
+    let affordable = free / FREE_PART / size_of::<u64>();
+    (words <= worth.min(affordable)).then_some(range)
 }
+
+/// Dense groups take this part of the free memory at most.
+const FREE_PART: usize = 4;
 
 /// The interval of the only key, if it is an integral column and that is known.
 pub(super) fn key_range(aggregate: &Aggregate, rows: &Relations<'_>) -> Option<Range> {

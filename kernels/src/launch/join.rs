@@ -23,6 +23,9 @@ const DENSE_BUCKETS_PER_ROW: i128 = 32;
 /// No dense table has more buckets, which is 4 GiB.
 const DENSE_BUCKETS_MAX: i128 = 1 << 30;
 
+/// A dense table takes this part of the free memory at most.
+const FREE_PART: i128 = 4;
+
 /// A dense table of so many buckets is always worth it: it stays in the fastest cache.
 const DENSE_BUCKETS_FREE: i128 = 1 << 16;
 
@@ -98,7 +101,7 @@ impl JoinTable {
             };
             return Ok((all, context.counts));
         }
-        let dense = dense_range(build, &rows);
+        let dense = dense_range(build, &rows, gpu.meter().free());
         let (n_buckets, min) = match dense {
             Some((min, n_buckets)) => (n_buckets, min),
             None => ((2 * n_rows).next_power_of_two().max(2) as u64, 0),
@@ -220,6 +223,19 @@ impl JoinTable {
         &self.rows
     }
 
+    /// The relation's rows, without the table.
+    pub fn into_rows(self) -> Arc<DeviceChunk> {
+        self.rows
+    }
+
+    /// Says of a table of some of a relation's rows what is so of all of them, which `NOT IN`
+    /// asks for.
+    pub fn with_facts(mut self, has_null_keys: bool, is_empty: bool) -> JoinTable {
+        self.shape.has_null_keys = has_null_keys;
+        self.shape.is_empty = is_empty;
+        self
+    }
+
     /// How it is probed.
     pub fn shape(&self) -> TableShape {
         self.shape
@@ -228,21 +244,6 @@ impl JoinTable {
     /// Bytes of the table, without the relation's columns.
     pub fn bytes(&self) -> usize {
         self.heads.bytes() + self.next.bytes()
-    }
-
-    /// Bytes that a table of these rows will take at most.
-    pub fn bytes_wanted(build: &Build, rows: &DeviceChunk) -> usize {
-        if build.keys.is_empty() {
-            return 0;
-        }
-        let n_buckets = match dense_range(build, rows) {
-            Some((_, n_buckets)) => n_buckets as usize,
-            None => (2 * rows.n_rows).next_power_of_two().max(2),
-        };
-        if build.only_exists && dense_range(build, rows).is_some() {
-            return n_buckets;
-        }
-        (n_buckets + rows.n_rows) * size_of::<u32>()
     }
 
     /// Makes room for the marks of a full join; no row is matched yet.
@@ -276,8 +277,9 @@ impl JoinTable {
 }
 
 /// The smallest key and the number of buckets of a dense table, if one is worth it: one
-/// integral key whose values are known to lie close together.
-fn dense_range(build: &Build, rows: &DeviceChunk) -> Option<(i64, u64)> {
+/// integral key whose values are known to lie close together. Of the `free` bytes of memory
+/// it takes a part only, unless a hashed table would take as much.
+fn dense_range(build: &Build, rows: &DeviceChunk, free: usize) -> Option<(i64, u64)> {
     let [key] = build.keys.as_slice() else {
         return None;
     };
@@ -287,7 +289,14 @@ fn dense_range(build: &Build, rows: &DeviceChunk) -> Option<(i64, u64)> {
     let Range { min, max } = key_range(build, rows)?;
     let n_buckets = max.checked_sub(min)?.checked_add(1)?;
     let worth = (rows.n_rows as i128 * DENSE_BUCKETS_PER_ROW).max(DENSE_BUCKETS_FREE);
-    if n_buckets > worth.min(DENSE_BUCKETS_MAX) {
+    let bucket_bytes = if build.only_exists {
+        1
+    } else {
+        size_of::<u32>() as i128
+    };
+    let hashed_bytes = rows.n_rows as i128 * 2 * size_of::<u32>() as i128;
+    let affordable = hashed_bytes.max(free as i128 / FREE_PART) / bucket_bytes;
+    if n_buckets > worth.min(DENSE_BUCKETS_MAX).min(affordable) {
         return None;
     }
     Some((i64::try_from(min).ok()?, u64::try_from(n_buckets).ok()?))

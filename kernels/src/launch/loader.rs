@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use arrow::array::{Array, RecordBatch};
 
+use super::staged::StagedBatch;
 use crate::codegen::Unsupported;
-use crate::columns::{DeviceChunk, StagedColumn, stage};
+use crate::columns::{DeviceChunk, stage};
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, PinnedPool, Stream};
 use crate::ir::Range;
@@ -24,25 +25,6 @@ pub struct Loader {
     pool: PinnedPool,
     columns: Vec<usize>,
     known: Arc<HashMap<usize, Range>>,
-}
-
-/// A record batch laid out in host memory, not yet on the device.
-#[derive(Debug)]
-pub struct StagedBatch {
-    columns: HashMap<usize, StagedColumn>,
-    n_rows: usize,
-}
-
-impl StagedBatch {
-    /// Columns that are laid out already, by the numbers that they get on the device.
-    pub fn new(columns: HashMap<usize, StagedColumn>, n_rows: usize) -> StagedBatch {
-        StagedBatch { columns, n_rows }
-    }
-
-    /// Bytes that it will take on the device.
-    pub fn bytes(&self) -> usize {
-        self.columns.values().map(StagedColumn::bytes).sum()
-    }
 }
 
 impl Loader {
@@ -71,10 +53,7 @@ impl Loader {
             let known = self.known.get(index).copied();
             columns.insert(*index, stage(array, known).map_err(unsupported)?);
         }
-        Ok(StagedBatch {
-            columns,
-            n_rows: record_batch.num_rows(),
-        })
+        Ok(StagedBatch::new(columns, record_batch.num_rows()))
     }
 
     /// Copies a staged batch to the device. The copies are under way when this
@@ -85,8 +64,8 @@ impl Loader {
             &self.stream,
             &self.pool,
             PINNED_WAIT,
-            &staged.columns,
-            staged.n_rows,
+            staged.columns(),
+            staged.n_rows(),
         )
     }
 }

@@ -16,6 +16,7 @@ mod output;
 mod parameters;
 mod relations;
 mod sort;
+mod staged;
 mod totals;
 mod window;
 
@@ -23,7 +24,8 @@ pub use aggregate::{AggregateRun, Groups};
 pub use collect::{CollectRun, Collected};
 pub use context::RunCounts;
 pub use join::JoinTable;
-pub use loader::{Loader, StagedBatch};
+pub use loader::Loader;
 pub use sort::{SORT_ROWS_MAX, Sorted, sort, sort_resident};
+pub use staged::{DeviceHashes, StagedBatch, slice_of_hashes};
 pub use totals::{GroupTotals, Number, Totals};
 pub use window::{Windowed, window_bytes, window_resident};

@@ -120,14 +120,6 @@ pub(super) struct Ordered {
 pub(super) fn order(context: &mut Context, sort: &Sort, chunk: &DeviceChunk) -> Result<Ordered> {
     let n_rows = chunk.n_rows;
     let kernel = generate_sort_keys(sort, &chunk.shapes()).map_err(unsupported)?;
-    // The words, and two copies of key and row.
-    let needed = n_rows * (kernel.n_words * 8 + 2 * (8 + 4));
-    let free = context.gpu.free_bytes()?;
-    if needed > free {
-        return Err(Error::Unsupported(format!(
-            "sorting {n_rows} rows takes {needed} bytes of device memory, {free} are free"
-        )));
-    }
     let (words, varying) = make_keys(context, &kernel, chunk)?;
     let rows = if varying.iter().all(|bits| *bits == 0) {
         None

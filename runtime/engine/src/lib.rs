@@ -18,6 +18,7 @@ pub mod session;
 pub mod settings;
 pub mod sinks;
 pub mod sources;
+mod spill_folder;
 pub mod tpch;
 pub mod words;
 

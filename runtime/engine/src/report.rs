@@ -98,8 +98,13 @@ pub struct PipelineReport {
     pub jit_ms: f64,
     /// Chunks that were split because device memory was short.
     pub retries: u64,
-    /// Bytes moved out of device memory because it was short.
+    /// Passes over the source because the device had no room for all that it is joined or
+    /// grouped with; 0 when everything was there at once.
+    pub passes: u64,
+    /// Bytes that left device memory because it was short, or could not get there.
     pub spilled_bytes: u64,
+    /// Bytes of them that went on to disk because host memory was short too.
+    pub disk_bytes: u64,
 }
 
 impl PipelineReport {
@@ -121,7 +126,9 @@ impl PipelineReport {
         self.jit_cached += other.jit_cached;
         self.jit_ms += other.jit_ms;
         self.retries += other.retries;
+        self.passes += other.passes;
         self.spilled_bytes += other.spilled_bytes;
+        self.disk_bytes += other.disk_bytes;
     }
 }
 
@@ -169,6 +176,8 @@ pub struct StageReport {
     pub kernels: Vec<KernelReport>,
     /// The most memory that its operators and writers held at once.
     pub peak_memory_bytes: u64,
+    /// The most device memory that was in use at once, cached columns included.
+    pub peak_device_bytes: u64,
     /// Bytes that operators spilled to disk.
     pub spilled_bytes: u64,
     /// The first rows of a result that has no output.

@@ -30,6 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_
 use datafusion::physical_planner::DefaultPhysicalPlanner;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::{FutureExt, StreamExt};
+use kernels::gpu::{Gpu, Meter};
 use kernels::jit::Jit;
 
 use crate::cancel::Cancel;
@@ -48,6 +49,7 @@ use crate::settings::{
 };
 use crate::sinks::{self, Sink, WriteError};
 use crate::sources::{self, Location};
+use crate::spill_folder::SpillFolder;
 use crate::tpch;
 use script::Statement;
 
@@ -110,12 +112,14 @@ pub struct Session {
     has_views: AtomicBool,
     /// Time that planning took since the stage began, microseconds.
     planning_us: AtomicU64,
-    /// The kernels of its device, where there is one.
-    jit: Option<Arc<Jit>>,
+    /// Its device, where there is one, and its kernels.
+    device: Option<(Arc<dyn Gpu>, Arc<Jit>)>,
     /// The short way to plans that run whole on the device, where there is one.
     whole: Option<Whole>,
     /// Whether a plan with a node that computes on the CPU is an error.
     refuses_cpu_nodes: bool,
+    /// Where operators spill; it goes last.
+    _spill: SpillFolder,
 }
 
 impl Session {
@@ -128,7 +132,7 @@ impl Session {
     /// `settings.fallback` says.
     pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
         let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
-        let jit = Arc::clone(&device.jit);
+        let own = (Arc::clone(&device.gpu), Arc::clone(&device.jit));
         let rule = Arc::new(GpuRewrite::new(device, allow_fallback));
         let mut session = Self::with_rules(settings, vec![Arc::<GpuRewrite>::clone(&rule)])?;
         let all = session
@@ -137,7 +141,7 @@ impl Session {
             .read()
             .physical_optimizers()
             .to_vec();
-        session.jit = Some(jit);
+        session.device = Some(own);
         let without_rules = SessionStateBuilder::new_from_existing(session.context.state())
             .with_physical_optimizer_rules(Vec::new())
             .build();
@@ -152,19 +156,24 @@ impl Session {
     /// A session whose physical plans also go through `rules`, after all others.
     pub fn with_rules(settings: Settings, rules: Vec<Rule>) -> Result<Self> {
         let budget = Arc::new(Budget::new(settings.memory_limit_bytes));
-        let state = state(&settings, &budget, rules)?;
+        let spill = match &settings.spill_directory {
+            Some(directory) => SpillFolder::new(directory)?,
+            None => SpillFolder::new(&std::env::temp_dir())?,
+        };
+        let state = state(&settings, &budget, &spill, rules)?;
         let context = SessionContext::new_with_state(state);
         Ok(Self {
             context,
             settings,
             budget,
+            _spill: spill,
             opened: Mutex::default(),
             places: Mutex::default(),
             inputs: Mutex::default(),
             held: Mutex::default(),
             has_views: AtomicBool::new(false),
             planning_us: AtomicU64::new(0),
-            jit: None,
+            device: None,
             whole: None,
             refuses_cpu_nodes: false,
         })
@@ -178,6 +187,11 @@ impl Session {
     /// What the session was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The account of the device's memory, where there is a device.
+    fn device_meter(&self) -> Option<&Meter> {
+        self.device.as_ref().map(|(gpu, _)| gpu.meter())
     }
 
     /// The memory budget.
@@ -417,6 +431,9 @@ impl Session {
     ) -> Result<StageRun> {
         let started = Instant::now();
         self.budget.reset_peak();
+        if let Some(meter) = self.device_meter() {
+            meter.reset_peak();
+        }
         self.planning_us.store(0, Ordering::Relaxed);
         self.kernel_times();
         self.check_name(&stage.name)?;
@@ -438,6 +455,7 @@ impl Session {
             planning_ms: 0.0,
             kernels: Vec::new(),
             peak_memory_bytes: 0,
+            peak_device_bytes: 0,
             spilled_bytes: 0,
             preview: Vec::new(),
         };
@@ -517,6 +535,7 @@ impl Session {
         report.planning_ms = self.planning_us.load(Ordering::Relaxed) as f64 / 1e3;
         report.elapsed_ms = started.elapsed().as_millis() as u64;
         report.peak_memory_bytes = self.budget.peak_bytes();
+        report.peak_device_bytes = self.device_meter().map_or(0, |meter| meter.peak() as u64);
         let plan = plan.ok_or(Error::NoStatement)?;
         Ok(StageRun { report, plan })
     }
@@ -628,7 +647,7 @@ impl Session {
 
     /// Device time by kernel since the last call.
     fn kernel_times(&self) -> Vec<KernelReport> {
-        let times = self.jit.as_ref().map(|jit| jit.take_kernel_times());
+        let times = self.device.as_ref().map(|(_, jit)| jit.take_kernel_times());
         let reports = times.into_iter().flatten().map(|time| KernelReport {
             kernel: time.kernel,
             launches: time.n_launches,
@@ -759,7 +778,7 @@ impl Session {
             if !kept.is_complete {
                 continue;
             }
-            let size = batch.get_array_memory_size();
+            let size = bytes_of(&batch)?;
             let fits = limit_bytes.is_none_or(|limit| (kept.memory.size() + size) as u64 <= limit);
             match (fits, limit_bytes) {
                 (true, None) => kept
@@ -919,6 +938,17 @@ struct Kept {
     memory: MemoryReservation,
 }
 
+/// Bytes of a record batch's rows. The buffers that they are in may belong to many others.
+fn bytes_of(batch: &RecordBatch) -> Result<usize> {
+    let columns = batch.columns().iter();
+    let bytes = columns.map(|column| column.to_data().get_slice_memory_size());
+    bytes
+        .sum::<std::result::Result<usize, _>>()
+        .map_err(|error| Error::Internal {
+            message: error.to_string(),
+        })
+}
+
 fn preview(batches: &[RecordBatch], n_rows_max: usize) -> Vec<RecordBatch> {
     let mut left = n_rows_max;
     let mut first = Vec::new();
@@ -1000,7 +1030,12 @@ impl PhysicalOptimizerContext for Planning<'_> {
     }
 }
 
-fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<SessionState> {
+fn state(
+    settings: &Settings,
+    budget: &Arc<Budget>,
+    spill: &SpillFolder,
+    rules: Vec<Rule>,
+) -> Result<SessionState> {
     let failed =
         |error: DataFusionError| Error::from_datafusion(&error, settings.memory_limit_bytes);
     let nonzero = |value: usize| value.max(1);
@@ -1053,16 +1088,10 @@ fn state(settings: &Settings, budget: &Arc<Budget>, rules: Vec<Rule>) -> Result<
         Dialect::Spark => SqlDialect::Spark,
     };
 
-    let spill = match &settings.spill_directory {
-        Some(directory) => {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| Error::io("create", directory, error))?;
-            DiskManagerMode::Directories(vec![directory.clone()])
-        }
-        None => DiskManagerMode::OsTmpDirectory,
-    };
     let disk = DiskManagerBuilder::default()
-        .with_mode(spill)
+        .with_mode(DiskManagerMode::Directories(vec![
+            spill.path().to_path_buf(),
+        ]))
         .with_max_temp_directory_size(settings.spill_limit_bytes);
     let pool: Arc<dyn MemoryPool> = Arc::<Budget>::clone(budget);
     let runtime = RuntimeEnvBuilder::new()

@@ -439,6 +439,7 @@ pub fn device_limits(loaded: &Loaded) -> DeviceLimits {
             0 | 1 => CachePart(0),
             _ => CACHE_PART,
         },
+        ..default
     }
 }
 

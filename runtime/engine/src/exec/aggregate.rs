@@ -28,26 +28,29 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{
-    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+    Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions, reset_plan_states,
 };
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
 };
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
 use kernels::codegen::GroupOutput;
-use kernels::columns::{stage, type_of};
-use kernels::ir::{Aggregate, IntWidth, Range, Spread, Type};
-use kernels::launch::{AggregateRun, Groups, Loader, Number, StagedBatch};
+use kernels::columns::{DeviceChunk, stage, type_of};
+use kernels::ir::{Aggregate, Build, IntWidth, Range, Spread, Step, Type};
+use kernels::launch::{AggregateRun, Groups, JoinTable, Loader, Number, RunCounts, StagedBatch};
 
 use super::codes::{Codes, Texts, Wanted, encode, internal};
 use super::collect::{Left, Taken};
 use super::dictionary::{Dictionary, Encoder};
-use super::failure::{Failure, add_counts};
+use super::failure::{Failure, add_counts, add_slices, is_out_of_memory};
 use super::feed::{Consumer, feed};
+use super::held::Held;
 use super::no_rows::of_no_rows;
 use super::original::{Original, Outcome, only_partition};
-use super::relation::{blocking, is_whole, relation, tables};
+use super::relation::{HostRows, Place, SourceRows, blocking, is_whole, relation, tables};
+use super::slices::{HostInputs, Inputs, Passes, Slices, rows_of, taken, without_run};
+use super::spill::Spill;
 use super::{Device, finish, in_any_order, replaced};
 use crate::lower::{DerivedText, Joined, LateValues};
 use crate::report::PipelineReport;
@@ -220,11 +223,8 @@ impl ExecutionPlan for GpuAggregateExec {
         let node = self.clone();
         let task = Arc::clone(&context);
         let rows = async move {
-            let batch = match node.run_on_device(&task).await? {
-                Finished::Batch(batch) => batch,
-                Finished::Left(left) => blocking(move || left.batch()).await?,
-            };
-            Ok(futures::stream::iter([Ok(batch)]).boxed())
+            let rows = node.run_on_device(&task).await?;
+            rows.stream(usize::MAX).await
         };
         Ok(self.original.or_stream(rows, context))
     }
@@ -235,15 +235,7 @@ struct Job {
     device: Device,
     schema: SchemaRef,
     pipeline: AggregatePipeline,
-}
-
-/// The groups of a finished aggregate.
-#[derive(Debug)]
-pub enum Finished {
-    /// On the host.
-    Batch(RecordBatch),
-    /// On the device.
-    Left(Box<Left>),
+    spill: Arc<Spill>,
 }
 
 impl GpuAggregateExec {
@@ -251,17 +243,18 @@ impl GpuAggregateExec {
     pub fn run_on_device<'a>(
         &'a self,
         context: &'a Arc<TaskContext>,
-    ) -> BoxFuture<'a, Result<Finished, Failure>> {
+    ) -> BoxFuture<'a, Result<SourceRows, Failure>> {
         let job = Job {
             device: self.device.clone(),
             schema: self.schema(),
             pipeline: self.pipeline.clone(),
+            spill: Spill::new(context),
         };
         // Boxed: a source of this node may be a node of its kind.
         async move {
-            let (finished, report) = job.run(context).await?;
+            let (rows, report) = job.run(context).await?;
             self.original.record(Outcome::Ran(report));
-            Ok(finished)
+            Ok(rows)
         }
         .boxed()
     }
@@ -269,29 +262,166 @@ impl GpuAggregateExec {
 
 /// What the partitions of one execution share.
 struct Shared {
-    run: Mutex<AggregateRun>,
+    /// What chunks are added to; without it they are gathered.
+    run: Option<Mutex<AggregateRun>>,
+    gathered: Mutex<Vec<StagedBatch>>,
     dictionaries: BTreeMap<usize, Arc<Dictionary>>,
     staging_us: AtomicU64,
     retries: AtomicU64,
 }
 
+impl Shared {
+    fn new(run: Option<AggregateRun>, wanted: &[(usize, Wanted)]) -> Arc<Shared> {
+        let of_codes = wanted.iter().filter_map(|(_, wanted)| match wanted {
+            Wanted::Codes(number) => Some((*number, Arc::default())),
+            Wanted::Own(_) => None,
+        });
+        Arc::new(Shared {
+            run: run.map(Mutex::new),
+            gathered: Mutex::default(),
+            dictionaries: of_codes.collect(),
+            staging_us: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+        })
+    }
+
+    /// What all partitions made, when none is running any more.
+    fn end(
+        self: Arc<Shared>,
+        texts: &mut Texts,
+        report: &mut PipelineReport,
+    ) -> Result<(Option<AggregateRun>, Vec<StagedBatch>), Failure> {
+        let shared =
+            Arc::into_inner(self).ok_or_else(|| internal("a partition is still running".into()))?;
+        let own = shared.dictionaries.iter();
+        texts.extend(own.map(|(number, texts)| (*number, texts.texts())));
+        report.staging_ms += shared.staging_us.into_inner() as f64 / 1e3;
+        report.retries += shared.retries.into_inner();
+        let run = shared.run.map(Mutex::into_inner);
+        let gathered = shared.gathered.into_inner();
+        Ok((
+            run.map(|run| run.unwrap_or_else(PoisonError::into_inner)),
+            gathered.unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+}
+
+/// What became of the rows of an aggregate.
+enum Added {
+    /// All of them are in the groups of a run.
+    All(Box<AggregateRun>),
+    /// They did not fit.
+    Not(HostInputs),
+}
+
+/// Adds all rows at once, if everything is on the device and there is room for the groups.
+fn add_whole(mut run: AggregateRun, inputs: Inputs, spill: &Spill) -> Result<Added, Failure> {
+    let (tables, source) = match inputs {
+        Inputs::OnDevice { tables, source } => (tables, source),
+        Inputs::OnHost(inputs) => return Ok(Added::Not(inputs)),
+    };
+    run = run.with_tables(tables);
+    match run.add_all(&source) {
+        Ok(()) => Ok(Added::All(Box::new(run))),
+        Err(error) if error.out_of_memory().is_none() => Err(error.into()),
+        Err(_) => {
+            let tables = run.take_tables();
+            // The groups go first.
+            drop(run);
+            Ok(Added::Not(HostInputs {
+                relations: rows_of(tables, spill)?,
+                source: vec![Held::Rows(source).into_host(spill)?],
+            }))
+        }
+    }
+}
+
+/// Passes over parts of the rows: the groups of each slice come home.
+struct AggregatePasses<'a> {
+    job: &'a Job,
+    aggregate: &'a Aggregate,
+    texts: &'a Texts,
+    run: Option<AggregateRun>,
+    batches: Vec<RecordBatch>,
+    kernel: String,
+    counts: RunCounts,
+}
+
+impl AggregatePasses<'_> {
+    fn run(&mut self) -> Result<&mut AggregateRun, Failure> {
+        self.run.as_mut().ok_or_else(without_run)
+    }
+}
+
+impl Passes for AggregatePasses<'_> {
+    fn start(&mut self, _: &Device) -> Result<(), Failure> {
+        self.run = Some(self.job.new_run(self.aggregate)?);
+        Ok(())
+    }
+
+    fn pass(&mut self, steps: Vec<Step>, tables: Vec<JoinTable>) -> Result<(), Failure> {
+        self.run()?.go_on_with(steps, tables);
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: DeviceChunk) -> Result<(), Failure> {
+        Ok(self.run()?.add_resident(&piece)?)
+    }
+
+    fn can_split(&self) -> bool {
+        // Some of its rows may be in their groups.
+        false
+    }
+
+    fn end_pass(&mut self) -> Vec<JoinTable> {
+        self.run
+            .as_mut()
+            .map(AggregateRun::take_tables)
+            .unwrap_or_default()
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        let run = self.run.take().ok_or_else(without_run)?;
+        self.kernel = run.kernel_name().unwrap_or(&self.kernel).to_string();
+        let mut run = run;
+        let batch = if run.is_on_device() {
+            let batch = self.job.left(&mut run, self.texts.clone())?.batch()?;
+            self.counts = self.counts.and(&run.counts());
+            batch
+        } else {
+            let (groups, counts) = run.finish()?;
+            self.counts = self.counts.and(&counts);
+            self.job.batch(&groups, self.texts)?
+        };
+        if batch.num_rows() > 0 {
+            self.batches.push(self.job.spill.keep_batch(batch)?);
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.run = None;
+        self.batches.clear();
+    }
+}
+
 impl Job {
-    async fn run(self, context: &Arc<TaskContext>) -> Result<(Finished, PipelineReport), Failure> {
+    async fn run(
+        self,
+        context: &Arc<TaskContext>,
+    ) -> Result<(SourceRows, PipelineReport), Failure> {
         let (device, pipeline) = (&self.device, &self.pipeline);
         let late = pipeline.late.values()?;
         let aggregate = pipeline.aggregate.map(&|expr| expr.with_late(&late));
         let columns = aggregate.columns();
         let (joined, codes) = (&pipeline.joined, &pipeline.codes);
-        let tables = tables(joined, &columns, codes, &late, device, context).await?;
+        let place = Place {
+            device,
+            spill: &self.spill,
+            context,
+        };
+        let tables = tables(joined, &columns, codes, &late, place).await?;
         let wanted = Codes::wanted(&columns, 0);
-        let run = AggregateRun::new(
-            Arc::clone(&device.gpu),
-            Arc::clone(&device.jit),
-            &device.pinned,
-            aggregate,
-            Arc::clone(&pipeline.known),
-        )?
-        .with_tables(tables.tables);
         let mut texts = tables.texts;
         texts.extend(codes.fixed_texts());
         let mut report = PipelineReport {
@@ -300,49 +430,141 @@ impl Job {
             staging_ms: tables.staging_ms,
             ..PipelineReport::default()
         };
-        let run = if is_whole(&pipeline.source, device) || codes.any_ordered() {
+        add_counts(&mut report, tables.counts, device);
+        let done = if is_whole(&pipeline.source, device) || codes.any_ordered() {
             let known = Arc::clone(&pipeline.known);
-            let rows = relation(&pipeline.source, wanted, codes, known, device, context).await?;
+            let rows = relation(&pipeline.source, wanted, codes, known, place).await?;
             texts.extend(rows.texts);
             report.staging_ms += rows.staging_ms;
             add_counts(&mut report, rows.counts, device);
+            let rows = device.waiting.park(rows.rows, &self.spill);
             let permit = device.admission.acquire().await;
-            let (rows, mut run) = (rows.rows, run);
+            let (device, spill) = (device.clone(), Arc::clone(&self.spill));
+            let (run, own) = (self.new_run(&aggregate)?, tables.tables);
             blocking(move || {
                 let _permit = permit;
-                run.add_all(&rows)?;
-                Ok(run)
+                let inputs = Inputs::of(own, rows, &device, &spill)?;
+                add_whole(run, inputs, &spill)
             })
             .await?
         } else {
-            self.stream(run, wanted, context, &mut texts, &mut report)
-                .await?
-        };
-        report.kernel = run.kernel_name().unwrap_or_default().to_string();
-        let device = self.device.clone();
-        let (finished, counts) = blocking(move || {
-            let mut run = run;
-            if run.is_on_device() {
-                let left = self.left(&mut run, texts)?;
-                let finished = match left.n_rows() {
-                    0 if !self.pipeline.sets_without_keys.is_empty() => {
-                        Finished::Batch(of_no_rows(&self.pipeline, &self.schema)?)
-                    }
-                    _ => Finished::Left(Box::new(left)),
-                };
-                return Ok((finished, run.counts()));
+            match taken(tables.tables, device, &self.spill)? {
+                Ok(own) => {
+                    let run = self.new_run(&aggregate)?.with_tables(own);
+                    self.stream(run, wanted, context, &mut texts, &mut report)
+                        .await?
+                }
+                Err(relations) => {
+                    let source = &pipeline.source;
+                    let source = self
+                        .gather(source, wanted, context, &mut texts, &mut report)
+                        .await?;
+                    Added::Not(HostInputs { source, relations })
+                }
             }
-            let (groups, counts) = run.finish()?;
-            let batch = self.finish(&groups, &texts)?;
-            Ok((Finished::Batch(batch), counts))
-        })
-        .await?;
-        add_counts(&mut report, counts.and(&tables.counts), &device);
-        report.rows_out = match &finished {
-            Finished::Batch(batch) => batch.num_rows() as u64,
-            Finished::Left(left) => left.n_rows() as u64,
         };
-        Ok((finished, report))
+        let builds = tables.builds;
+        let device = device.clone();
+        let permit = match &done {
+            Added::All(_) => None,
+            Added::Not(_) => Some(device.admission.acquire().await),
+        };
+        blocking(move || {
+            let _permit = permit;
+            let rows = match done {
+                Added::All(run) => {
+                    report.kernel = run.kernel_name().unwrap_or_default().to_string();
+                    let (rows, counts) = self.finished(*run, texts)?;
+                    add_counts(&mut report, counts, &self.device);
+                    rows
+                }
+                Added::Not(inputs) => {
+                    self.in_slices(&aggregate, &builds, &inputs, &texts, &mut report)?
+                }
+            };
+            report.rows_out = match &rows {
+                SourceRows::Left(left) => left.n_rows() as u64,
+                SourceRows::Host(host) => host.n_rows() as u64,
+                SourceRows::Stream => 0,
+            };
+            Ok((rows, report))
+        })
+        .await
+    }
+
+    fn new_run(&self, aggregate: &Aggregate) -> Result<AggregateRun, Failure> {
+        let device = &self.device;
+        Ok(AggregateRun::new(
+            Arc::clone(&device.gpu),
+            Arc::clone(&device.jit),
+            &device.pinned,
+            aggregate.clone(),
+            Arc::clone(&self.pipeline.known),
+        )?)
+    }
+
+    /// The groups of a run that has seen all rows; many of them stay on the device.
+    fn finished(
+        &self,
+        mut run: AggregateRun,
+        texts: Texts,
+    ) -> Result<(SourceRows, RunCounts), Failure> {
+        if run.is_on_device() {
+            let left = self.left(&mut run, texts)?;
+            let rows = match left.n_rows() {
+                0 if !self.pipeline.sets_without_keys.is_empty() => self.no_rows()?,
+                _ => SourceRows::Left(Box::new(left)),
+            };
+            return Ok((rows, run.counts()));
+        }
+        let (groups, counts) = run.finish()?;
+        let rows = match groups.is_empty() && !self.pipeline.sets_without_keys.is_empty() {
+            true => self.no_rows()?,
+            false => SourceRows::Host(HostRows::one(self.batch(&groups, &texts)?)),
+        };
+        Ok((rows, counts))
+    }
+
+    fn no_rows(&self) -> Result<SourceRows> {
+        let batch = of_no_rows(&self.pipeline, &self.schema)?;
+        Ok(SourceRows::Host(HostRows::one(batch)))
+    }
+
+    /// The groups of rows that do not fit the device at once.
+    fn in_slices(
+        &self,
+        aggregate: &Aggregate,
+        builds: &[Build],
+        inputs: &HostInputs,
+        texts: &Texts,
+        report: &mut PipelineReport,
+    ) -> Result<SourceRows, Failure> {
+        let mut passes = AggregatePasses {
+            job: self,
+            aggregate,
+            texts,
+            run: None,
+            batches: Vec::new(),
+            kernel: String::new(),
+            counts: RunCounts::default(),
+        };
+        let slices = Slices {
+            device: &self.device,
+            spill: &self.spill,
+            inputs,
+            builds,
+            steps: &aggregate.steps,
+            group_keys: &aggregate.keys,
+        };
+        let sliced = slices.run(&mut passes)?;
+        report.kernel = passes.kernel;
+        add_counts(report, passes.counts, &self.device);
+        add_slices(report, &sliced, &self.spill, &self.device);
+        let rows = HostRows::kept(passes.batches, Arc::clone(&self.spill));
+        match rows.n_rows() == 0 && !self.pipeline.sets_without_keys.is_empty() {
+            true => Ok(self.no_rows()?),
+            false => Ok(SourceRows::Host(rows)),
+        }
     }
 
     /// The groups as columns that stay on the device.
@@ -392,7 +614,8 @@ impl Job {
         Ok(Left::new(chunk, outputs, Arc::clone(&self.schema), texts))
     }
 
-    /// Adds the source chunk by chunk, all its partitions at the same time.
+    /// Adds the source chunk by chunk, all its partitions at the same time. When memory runs
+    /// out in the middle, the source is read again.
     async fn stream(
         &self,
         run: AggregateRun,
@@ -400,39 +623,50 @@ impl Job {
         context: &Arc<TaskContext>,
         texts: &mut Texts,
         report: &mut PipelineReport,
-    ) -> Result<AggregateRun, Failure> {
-        let (device, pipeline) = (&self.device, &self.pipeline);
-        let of_codes = wanted.iter().filter_map(|(_, wanted)| match wanted {
-            Wanted::Codes(number) => Some((*number, Arc::default())),
-            Wanted::Own(_) => None,
-        });
-        let shared = Arc::new(Shared {
-            run: Mutex::new(run),
-            dictionaries: of_codes.collect(),
-            staging_us: AtomicU64::new(0),
-            retries: AtomicU64::new(0),
-        });
-        feed(&pipeline.source, context, device, || {
-            Partition::new(device, pipeline, &wanted, &shared)
+    ) -> Result<Added, Failure> {
+        let (device, source) = (&self.device, &self.pipeline.source);
+        let shared = Shared::new(Some(run), &wanted);
+        let fed = feed(source, context, device, || {
+            Partition::new(self, &wanted, &shared)
+        })
+        .await;
+        let (run, _) = shared.end(texts, report)?;
+        let mut run = run.ok_or_else(|| internal("a stream without its run".into()))?;
+        match fed {
+            Ok(()) => Ok(Added::All(Box::new(run))),
+            Err(failure) if is_out_of_memory(&failure) => {
+                let tables = run.take_tables();
+                // The groups go first.
+                drop(run);
+                let relations = rows_of(tables, &self.spill)?;
+                let again = reset_plan_states(Arc::clone(source))?;
+                let source = self.gather(&again, wanted, context, texts, report).await?;
+                Ok(Added::Not(HostInputs { source, relations }))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The source on the host, laid out chunk by chunk.
+    async fn gather(
+        &self,
+        source: &Arc<dyn ExecutionPlan>,
+        wanted: Vec<(usize, Wanted)>,
+        context: &Arc<TaskContext>,
+        texts: &mut Texts,
+        report: &mut PipelineReport,
+    ) -> Result<Vec<StagedBatch>, Failure> {
+        let shared = Shared::new(None, &wanted);
+        feed(source, context, &self.device, || {
+            Partition::new(self, &wanted, &shared)
         })
         .await?;
-        let shared = Arc::into_inner(shared)
-            .ok_or_else(|| DataFusionError::Internal("a partition is still running".into()))?;
-        let own = shared.dictionaries.iter();
-        texts.extend(own.map(|(number, texts)| (*number, texts.texts())));
-        report.staging_ms += shared.staging_us.into_inner() as f64 / 1e3;
-        report.retries += shared.retries.into_inner();
-        Ok(shared
-            .run
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner))
+        let (_, gathered) = shared.end(texts, report)?;
+        Ok(gathered)
     }
 
     /// The result's columns: keys, then one for each output.
-    fn finish(&self, groups: &Groups, texts: &Texts) -> Result<RecordBatch> {
-        if groups.is_empty() && !self.pipeline.sets_without_keys.is_empty() {
-            return of_no_rows(&self.pipeline, &self.schema);
-        }
+    fn batch(&self, groups: &Groups, texts: &Texts) -> Result<RecordBatch> {
         let n_keys = self.pipeline.aggregate.keys.len();
         let mut columns: Vec<ArrayRef> = Vec::new();
         for (index, field) in self.schema.fields().iter().enumerate() {
@@ -534,7 +768,7 @@ const SPLIT_ROWS_MIN: usize = 1 << 10;
 struct Partition {
     shared: Arc<Shared>,
     loader: Loader,
-    device: Device,
+    spill: Arc<Spill>,
     known: Arc<HashMap<usize, Range>>,
     /// The columns and their numbers on the device.
     wanted: Vec<(usize, Wanted)>,
@@ -544,11 +778,11 @@ struct Partition {
 
 impl Partition {
     fn new(
-        device: &Device,
-        pipeline: &AggregatePipeline,
+        job: &Job,
         wanted: &[(usize, Wanted)],
         shared: &Arc<Shared>,
     ) -> Result<Partition, Failure> {
+        let (device, pipeline) = (&job.device, &job.pipeline);
         let encoders = shared.dictionaries.iter().map(|(number, dictionary)| {
             let text = pipeline.codes.text(*number)?;
             Ok((*number, (text, Encoder::new(dictionary))))
@@ -556,7 +790,7 @@ impl Partition {
         Ok(Partition {
             shared: Arc::clone(shared),
             loader: Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?,
-            device: device.clone(),
+            spill: Arc::clone(&job.spill),
             known: Arc::clone(&pipeline.known),
             wanted: wanted.to_vec(),
             encoders: encoders.collect::<Result<_>>()?,
@@ -614,13 +848,13 @@ impl Partition {
     }
 
     fn add_staged(&mut self, staged: &StagedBatch) -> kernels::error::Result<()> {
-        let _reserved = self.device.reserve(staged.bytes())?;
+        let Some(run) = &self.shared.run else {
+            return Err(kernels::error::Error::Internal(
+                "chunks are gathered".into(),
+            ));
+        };
         let copied = self.loader.upload(staged)?;
-        let mut run = self
-            .shared
-            .run
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
         run.add_copied(&copied)
     }
 }
@@ -634,6 +868,15 @@ impl Consumer for Partition {
     }
 
     fn add(&mut self, (chunk, staged): Self::LaidOut) -> Result<(), Failure> {
-        self.add_split(&chunk, staged)
+        if self.shared.run.is_some() {
+            return self.add_split(&chunk, staged);
+        }
+        let staged = self.spill.keep_staged(staged)?;
+        let mut gathered = self.shared.gathered.lock();
+        let gathered = gathered
+            .as_mut()
+            .map_err(|_| internal("a chunk was lost".into()))?;
+        gathered.push(staged);
+        Ok(())
     }
 }

@@ -16,7 +16,6 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::ExecutionPlan;
-use kernels::budget::Reservation;
 use kernels::columns::DeviceColumn;
 
 /// The cached columns of one device.
@@ -44,8 +43,6 @@ pub struct Key {
 struct Entry {
     cached: Cached,
     used: u64,
-    /// Its memory, given back when the entry goes.
-    reserved: Reservation,
 }
 
 /// A cached column.
@@ -71,24 +68,21 @@ impl ColumnCache {
     }
 
     /// Keeps a column; others go so that all take at most `limit` bytes.
-    pub fn put(&self, key: Key, cached: Cached, reserved: Reservation, limit: usize) {
-        let over = (self.bytes() + reserved.bytes()).saturating_sub(limit);
+    pub fn put(&self, key: Key, cached: Cached, limit: usize) {
+        let over = (self.bytes() + cached.column.bytes()).saturating_sub(limit);
         if over > 0 {
             self.evict(over);
         }
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.now += 1;
         let used = inner.now;
-        let entry = Entry {
-            cached,
-            used,
-            reserved,
-        };
+        let entry = Entry { cached, used };
         inner.entries.insert(key, entry);
     }
 
-    /// Gives up unused columns until `bytes` are free or none is left.
-    pub fn evict(&self, bytes: usize) {
+    /// Gives up unused columns until `bytes` are free or none is left; how many bytes that
+    /// freed.
+    pub fn evict(&self, bytes: usize) -> usize {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let unused = |entry: &Entry| Arc::strong_count(&entry.cached.column) == 1;
         let mut candidates: Vec<(u64, Key)> = inner
@@ -101,19 +95,20 @@ impl ColumnCache {
         let mut freed = 0;
         for (_, key) in candidates {
             if freed >= bytes {
-                return;
+                break;
             }
             if let Some(entry) = inner.entries.remove(&key) {
-                freed += entry.reserved.bytes();
+                freed += entry.cached.column.bytes();
             }
         }
+        freed
     }
 
     /// Bytes of all cached columns.
     pub fn bytes(&self) -> usize {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let entries = inner.entries.values();
-        entries.map(|entry| entry.reserved.bytes()).sum()
+        entries.map(|entry| entry.cached.column.bytes()).sum()
     }
 }
 

@@ -48,20 +48,22 @@ use datafusion::physical_plan::{
 };
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use kernels::budget::Reservation;
 use kernels::columns::{DeviceChunk, DeviceColumn, read_column, stage, type_of};
 use kernels::gpu::Stream;
-use kernels::ir::{Collect, Expr, IntWidth, RELATION_COLUMNS, Range, Step, Type};
+use kernels::ir::{Build, Collect, Expr, IntWidth, RELATION_COLUMNS, Range, Step, Type};
 use kernels::launch::{CollectRun, JoinTable, Loader, RunCounts, StagedBatch};
 use tokio::sync::mpsc::Sender;
 
 use super::codes::{Codes, Texts, internal};
-use super::failure::{Failure, add_counts};
+use super::failure::{Failure, add_counts, add_slices};
 use super::feed::CHUNK_ROWS;
-use super::original::{Original, Outcome, in_parts};
-use super::relation::{blocking, is_whole, relation, tables, text_of};
+use super::held::Held;
+use super::original::{Original, Outcome};
+use super::relation::{HostRows, Place, SourceRows, blocking, is_whole, relation, tables, text_of};
 use super::rest::run_over;
+use super::slices::{HostInputs, Inputs, Passes, Slices, rows_of, without_run};
 use super::sort::ranks_of;
+use super::spill::Spill;
 use super::{Device, replaced};
 use crate::lower::{Joined, LateValues};
 use crate::report::{PipelineReport, Reason};
@@ -322,16 +324,16 @@ impl ExecutionPlan for GpuCollectExec {
 }
 
 impl GpuCollectExec {
-    /// Computes all rows; they stay on the device.
+    /// Computes all rows; they stay on the device if it has room for them.
     pub fn run_on_device<'a>(
         &'a self,
         context: &'a Arc<TaskContext>,
-    ) -> BoxFuture<'a, Result<Left, Failure>> {
+    ) -> BoxFuture<'a, Result<SourceRows, Failure>> {
         // Boxed: a source of this node may be a node of its kind.
         self.compute(context).boxed()
     }
 
-    async fn compute(&self, context: &Arc<TaskContext>) -> Result<Left, Failure> {
+    async fn compute(&self, context: &Arc<TaskContext>) -> Result<SourceRows, Failure> {
         let (device, pipeline) = (&self.device, &self.pipeline);
         let form = pipeline
             .whole
@@ -340,63 +342,56 @@ impl GpuCollectExec {
         let late = pipeline.late.values()?;
         let collect = form.collect.map(&|expr| expr.with_late(&late));
         let columns = collect.columns();
-        let tables = tables(
-            &pipeline.joined,
-            &columns,
-            &pipeline.codes,
-            &late,
+        let spill = Spill::new(context);
+        let place = Place {
             device,
+            spill: &spill,
             context,
-        );
-        let rows = relation(
-            &pipeline.source,
-            Codes::wanted(&columns, 0),
-            &pipeline.codes,
-            Arc::clone(&pipeline.known),
-            device,
-            context,
-        );
-        let (tables, rows) = futures::future::try_join(tables, rows).await?;
+        };
+        let tables = tables(&pipeline.joined, &columns, &pipeline.codes, &late, place);
+        let rows = async {
+            let rows = relation(
+                &pipeline.source,
+                Codes::wanted(&columns, 0),
+                &pipeline.codes,
+                Arc::clone(&pipeline.known),
+                place,
+            );
+            let rows = rows.await?;
+            let parked = device.waiting.park(rows.rows, &spill);
+            Ok((parked, rows.texts, rows.staging_ms, rows.counts))
+        };
+        let (tables, (rows, mut texts, staging_ms, counts)) =
+            futures::future::try_join(tables, rows).await?;
         let permit = device.admission.acquire().await;
-        let (device, fetch, schema) = (device.clone(), pipeline.fetch, self.schema());
-        let mut texts = rows.texts;
         texts.extend(tables.texts);
         texts.extend(pipeline.codes.fixed_texts());
-        let (run, chunk) = blocking(move || {
-            let _permit = permit;
-            let (gpu, jit) = (Arc::clone(&device.gpu), Arc::clone(&device.jit));
-            let run = CollectRun::new(gpu, jit, &device.pinned, collect, Arc::default())?;
-            let mut run = run.with_tables(tables.tables);
-            let chunk = run.collect_to_device(&rows.rows)?;
-            Ok((run, chunk))
-        })
-        .await?;
-        let left = Left {
-            n_rows: fetch.map_or(chunk.n_rows, |fetch| fetch.min(chunk.n_rows)),
-            counts: run.counts().and(&tables.counts).and(&rows.counts),
-            staging_ms: tables.staging_ms + rows.staging_ms,
-            reserved: Vec::new(),
-            outputs: form.outputs,
-            schema,
-            texts,
-            chunk,
-        };
         let mut report = PipelineReport {
             operators: pipeline.operators.clone(),
-            device: self.device.name(),
-            kernel: run.kernel_name().unwrap_or_default().to_string(),
-            staging_ms: left.staging_ms,
-            rows_out: left.n_rows as u64,
+            device: device.name(),
+            staging_ms: tables.staging_ms + staging_ms,
             ..PipelineReport::default()
         };
-        add_counts(&mut report, left.counts, &self.device);
-        self.original.record(Outcome::Ran(report));
-        // Whoever goes on counts only what is done from here on.
-        Ok(Left {
-            counts: RunCounts::default(),
-            staging_ms: 0.0,
-            ..left
+        add_counts(&mut report, tables.counts.and(&counts), device);
+        let run = Whole {
+            device: device.clone(),
+            collect,
+            outputs: form.outputs,
+            schema: self.schema(),
+            texts,
+            fetch: pipeline.fetch,
+            builds: tables.builds,
+            spill,
+        };
+        let tables = tables.tables;
+        let (rows, report) = blocking(move || {
+            let _permit = permit;
+            let inputs = Inputs::of(tables, rows, &run.device, &run.spill)?;
+            run.run(inputs, report)
         })
+        .await?;
+        self.original.record(Outcome::Ran(report));
+        Ok(rows)
     }
 
     fn execute_whole(
@@ -410,12 +405,159 @@ impl GpuCollectExec {
         }
         let batch_rows = context.session_config().batch_size().max(1);
         let (node, task) = (self.clone(), Arc::clone(&context));
-        let rows = async move {
-            let left = node.run_on_device(&task).await?;
-            let batch = blocking(move || left.batch()).await?;
-            Ok(in_parts(batch, batch_rows))
-        };
+        let rows = async move { node.run_on_device(&task).await?.stream(batch_rows).await };
         Ok(self.original.or_stream(rows, context))
+    }
+}
+
+/// All rows at once: plain data, moved to the thread that runs it.
+struct Whole {
+    device: Device,
+    collect: Collect,
+    outputs: Vec<Taken>,
+    schema: SchemaRef,
+    texts: Texts,
+    fetch: Option<usize>,
+    builds: Vec<Build>,
+    spill: Arc<Spill>,
+}
+
+impl Whole {
+    fn run(
+        self,
+        inputs: Inputs,
+        mut report: PipelineReport,
+    ) -> Result<(SourceRows, PipelineReport), Failure> {
+        let inputs = match inputs {
+            Inputs::OnHost(inputs) => inputs,
+            Inputs::OnDevice { tables, source } => {
+                let mut run = self.pass(self.collect.steps.clone(), tables)?;
+                match run.collect_to_device(&source) {
+                    Ok(chunk) => {
+                        report.kernel = run.kernel_name().unwrap_or_default().to_string();
+                        add_counts(&mut report, run.counts(), &self.device);
+                        let left = self.left(chunk);
+                        report.rows_out = left.n_rows() as u64;
+                        return Ok((SourceRows::Left(Box::new(left)), report));
+                    }
+                    Err(error) if error.out_of_memory().is_none() => return Err(error.into()),
+                    Err(_) => HostInputs {
+                        relations: rows_of(run.into_tables(), &self.spill)?,
+                        source: vec![Held::Rows(source).into_host(&self.spill)?],
+                    },
+                }
+            }
+        };
+        let mut passes = CollectPasses {
+            whole: &self,
+            run: None,
+            batches: Vec::new(),
+            n_rows: 0,
+            kernel: String::new(),
+            counts: RunCounts::default(),
+        };
+        let slices = Slices {
+            device: &self.device,
+            spill: &self.spill,
+            inputs: &inputs,
+            builds: &self.builds,
+            steps: &self.collect.steps,
+            group_keys: &[],
+        };
+        let sliced = slices.run(&mut passes)?;
+        report.kernel = passes.kernel;
+        report.rows_out = passes.n_rows as u64;
+        add_counts(&mut report, passes.counts, &self.device);
+        add_slices(&mut report, &sliced, &self.spill, &self.device);
+        let rows = HostRows::kept(passes.batches, Arc::clone(&self.spill));
+        Ok((SourceRows::Host(rows), report))
+    }
+
+    fn pass(&self, steps: Vec<Step>, tables: Vec<JoinTable>) -> Result<CollectRun, Failure> {
+        let (gpu, jit) = (Arc::clone(&self.device.gpu), Arc::clone(&self.device.jit));
+        let collect = Collect {
+            steps,
+            outputs: self.collect.outputs.clone(),
+        };
+        let run = CollectRun::new(gpu, jit, &self.device.pinned, collect, Arc::default())?;
+        Ok(run.with_tables(tables))
+    }
+
+    fn left(&self, chunk: DeviceChunk) -> Left {
+        let (outputs, schema) = (self.outputs.clone(), Arc::clone(&self.schema));
+        let mut left = Left::new(chunk, outputs, schema, self.texts.clone());
+        left.n_rows = self
+            .fetch
+            .map_or(left.n_rows, |fetch| fetch.min(left.n_rows));
+        left
+    }
+}
+
+/// Passes over parts of the input: the rows of each come home.
+struct CollectPasses<'a> {
+    whole: &'a Whole,
+    run: Option<CollectRun>,
+    batches: Vec<RecordBatch>,
+    n_rows: usize,
+    kernel: String,
+    counts: RunCounts,
+}
+
+impl Passes for CollectPasses<'_> {
+    fn start(&mut self, _: &Device) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn pass(&mut self, steps: Vec<Step>, tables: Vec<JoinTable>) -> Result<(), Failure> {
+        self.run = Some(self.whole.pass(steps, tables)?);
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: DeviceChunk) -> Result<(), Failure> {
+        let left = self
+            .whole
+            .fetch
+            .map(|fetch| fetch.saturating_sub(self.n_rows));
+        if left == Some(0) {
+            return Ok(());
+        }
+        let run = self.run.as_mut().ok_or_else(without_run)?;
+        let chunk = run.collect_to_device(&piece)?;
+        drop(piece);
+        if chunk.n_rows == 0 {
+            return Ok(());
+        }
+        let batch = self.whole.left(chunk).batch()?;
+        let batch = batch.slice(
+            0,
+            left.map_or(batch.num_rows(), |left| left.min(batch.num_rows())),
+        );
+        self.n_rows += batch.num_rows();
+        self.batches.push(self.whole.spill.keep_batch(batch)?);
+        Ok(())
+    }
+
+    fn can_split(&self) -> bool {
+        true
+    }
+
+    fn end_pass(&mut self) -> Vec<JoinTable> {
+        let Some(run) = self.run.take() else {
+            return Vec::new();
+        };
+        self.counts = self.counts.and(&run.counts());
+        self.kernel = run.kernel_name().unwrap_or(&self.kernel).to_string();
+        run.into_tables()
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.run = None;
+        self.batches.clear();
+        self.n_rows = 0;
     }
 }
 
@@ -430,8 +572,6 @@ pub struct Left {
     pub staging_ms: f64,
     /// What was done since the node's own account.
     pub counts: RunCounts,
-    /// Device memory that it holds.
-    pub reserved: Vec<Reservation>,
     n_rows: usize,
     outputs: Vec<Taken>,
     schema: SchemaRef,
@@ -444,7 +584,6 @@ impl Left {
             n_rows: chunk.n_rows,
             counts: RunCounts::default(),
             staging_ms: 0.0,
-            reserved: Vec::new(),
             outputs,
             schema,
             texts,
@@ -558,7 +697,6 @@ impl Left {
             n_rows: rows.len(),
             counts: RunCounts::default(),
             staging_ms: 0.0,
-            reserved: Vec::new(),
             outputs,
             schema: self.schema,
             texts: self.texts,

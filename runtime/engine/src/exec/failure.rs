@@ -6,6 +6,8 @@ use kernels::error::Fault;
 use kernels::launch::RunCounts;
 
 use super::Device;
+use super::slices::SlicesReport;
+use super::spill::Spill;
 use crate::report::{PipelineReport, Reason};
 
 /// Why a pipeline did not finish.
@@ -46,7 +48,7 @@ impl From<kernels::error::Error> for Failure {
             Error::Arrow(ArrowError::ArithmeticOverflow(detail)) => {
                 return user(ArrowError::ArithmeticOverflow(detail.clone()));
             }
-            Error::OutOfMemory(_) => "out-of-device-memory",
+            Error::OutOfMemory(_) => OUT_OF_MEMORY,
             Error::Unsupported(_) => "unsupported-at-run-time",
             _ => "device-error",
         };
@@ -63,6 +65,28 @@ impl Failure {
             fix: String::new(),
         })
     }
+}
+
+/// Why a pipeline stopped whose device ran out of memory.
+const OUT_OF_MEMORY: &str = "out-of-device-memory";
+
+/// Whether the device's memory was short.
+pub fn is_out_of_memory(failure: &Failure) -> bool {
+    matches!(failure, Failure::Device(reason) if reason.code == OUT_OF_MEMORY)
+}
+
+/// What running in slices adds to the report.
+pub fn add_slices(
+    report: &mut PipelineReport,
+    slices: &SlicesReport,
+    spill: &Spill,
+    device: &Device,
+) {
+    add_counts(report, slices.counts, device);
+    report.retries += slices.retries;
+    report.passes += slices.n_passes;
+    report.spilled_bytes += spill.moved_bytes();
+    report.disk_bytes += spill.disk_bytes();
 }
 
 /// What a run's counts say in the report.

@@ -11,16 +11,17 @@
 //! are between copy and result at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
 use tokio::task::JoinSet;
 
 use super::Device;
+use super::codes::internal;
 use super::failure::Failure;
 use super::relation::blocking;
 
@@ -41,7 +42,8 @@ pub trait Consumer: Send + 'static {
 }
 
 /// Executes every partition of `source` and gives its chunks to a consumer of its own.
-/// Ends with the first failure; what is under way is then dropped.
+/// Ends with the first failure, when all partitions have ended: the others do at their next
+/// record batch.
 pub async fn feed<C: Consumer>(
     source: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
@@ -49,26 +51,41 @@ pub async fn feed<C: Consumer>(
     mut consumer: impl FnMut() -> Result<C, Failure>,
 ) -> Result<(), Failure> {
     let mut tasks = JoinSet::new();
+    let stop = Arc::new(AtomicBool::new(false));
     for partition in 0..source.output_partitioning().partition_count() {
         let stream = source.execute(partition, Arc::clone(context))?;
-        tasks.spawn(drain(stream, device.clone(), consumer()?));
+        tasks.spawn(drain(
+            stream,
+            device.clone(),
+            consumer()?,
+            Arc::clone(&stop),
+        ));
     }
+    let mut first = Ok(());
     while let Some(ended) = tasks.join_next().await {
-        ended.map_err(|error| {
-            DataFusionError::Internal(format!("a task of the pipeline ended: {error}"))
-        })??;
+        let ended = ended.map_err(|error| {
+            Failure::from(internal(format!("a task of the pipeline ended: {error}")))
+        });
+        if let Err(failure) = ended.and_then(|ended| ended) {
+            stop.store(true, Ordering::Relaxed);
+            first = first.and(Err(failure));
+        }
     }
-    Ok(())
+    first
 }
 
 async fn drain<C: Consumer>(
     mut stream: SendableRecordBatchStream,
     device: Device,
     mut consumer: C,
+    stop: Arc<AtomicBool>,
 ) -> Result<(), Failure> {
     let mut pending: Vec<RecordBatch> = Vec::new();
     let mut n_rows = 0;
     loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let next = stream.next().await.transpose()?;
         let is_done = next.is_none();
         if let Some(batch) = next

@@ -8,11 +8,15 @@ mod dictionary;
 mod failure;
 mod feed;
 mod finish;
+mod held;
 mod no_rows;
 mod original;
 mod relation;
 mod rest;
+mod slices;
 mod sort;
+mod sort_parts;
+mod spill;
 mod window;
 
 pub use aggregate::{AggregatePipeline, GpuAggregateExec, Output};
@@ -25,19 +29,16 @@ pub use window::{DefaultText, GpuWindowExec, WindowPipeline};
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
-use kernels::budget::{Admission, Budget, Reservation};
+use kernels::admission::Admission;
 use kernels::gpu::{Gpu, PinnedPool, Target};
 use kernels::jit::Jit;
 
 use crate::error::{Error, Result};
 use crate::lower::{Joined, without_exchange};
 use cache::ColumnCache;
-
-/// How long a pipeline waits for device memory that others hold.
-const MEMORY_WAIT: Duration = Duration::from_secs(30);
+use held::Waiting;
 
 /// A device, its kernels, and what may be used of it: handed to every node that runs
 /// on it. Clones share everything.
@@ -49,14 +50,16 @@ pub struct Device {
     pub jit: Arc<Jit>,
     /// Page-locked memory that copies go through.
     pub pinned: PinnedPool,
-    /// Device memory for chunks.
-    pub budget: Budget,
     /// How many chunks are on their way at a time.
     pub admission: Admission,
+    /// Relations on it that wait for others.
+    pub(crate) waiting: Arc<Waiting>,
     /// Columns that stay on the device.
     pub cache: Arc<ColumnCache>,
     /// Bytes that the cache may take; 0 for no cache.
     pub cache_bytes: usize,
+    /// As in [`DeviceLimits`]; a power of two.
+    pub(crate) least_slices: usize,
 }
 
 /// What a batch may use of a device.
@@ -70,6 +73,9 @@ pub struct DeviceLimits {
     pub concurrent_chunks: usize,
     /// The part of the memory that columns of files may stay in; 0 for none.
     pub cache_part: CachePart,
+    /// Into how many slices joins and groups are cut at least, whether they fit or not: more
+    /// than 1 is for tests.
+    pub least_slices: usize,
 }
 
 /// A part of the device memory, in per cent.
@@ -84,6 +90,7 @@ impl Default for DeviceLimits {
             pinned_bytes: 1 << 30,
             concurrent_chunks: 4,
             cache_part: CachePart(0),
+            least_slices: 1,
         }
     }
 }
@@ -93,13 +100,27 @@ impl Device {
     pub fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>, limits: DeviceLimits) -> Device {
         let pinned = PinnedPool::new(&gpu, limits.pinned_bytes);
         let memory_bytes = limits.memory_bytes.min(gpu.info().memory_bytes);
+        let (cache, waiting) = (Arc::<ColumnCache>::default(), Arc::<Waiting>::default());
+        gpu.meter().set_limit(memory_bytes);
+        // Weak: cached columns keep the device.
+        let (columns, relations) = (Arc::downgrade(&cache), Arc::downgrade(&waiting));
+        gpu.meter().set_reclaim(Arc::new(move |bytes| {
+            let evicted = columns
+                .upgrade()
+                .is_some_and(|cache| cache.evict(bytes) > 0);
+            evicted
+                || relations
+                    .upgrade()
+                    .is_some_and(|waiting| waiting.spill_one())
+        }));
         Device {
             gpu,
             jit,
             pinned,
-            budget: Budget::new(memory_bytes),
             admission: Admission::new(limits.concurrent_chunks),
-            cache: Arc::default(),
+            waiting,
+            least_slices: limits.least_slices.next_power_of_two(),
+            cache,
             cache_bytes: memory_bytes / 100 * usize::from(limits.cache_part.0.min(100)),
         }
     }
@@ -113,14 +134,10 @@ impl Device {
         Ok(Device::new(gpu, jit, limits))
     }
 
-    /// Reserves device memory. When it is short, cached columns go first; then others
-    /// get some time to release theirs. Blocks the thread.
-    pub fn reserve(&self, bytes: usize) -> kernels::error::Result<Reservation> {
-        if let Ok(reserved) = self.budget.reserve(bytes) {
-            return Ok(reserved);
-        }
-        self.cache.evict(bytes);
-        Ok(self.budget.reserve_or_wait(bytes, MEMORY_WAIT)?)
+    /// Device memory that a pipeline can have, once columns that nothing uses have left it.
+    pub(crate) fn room(&self) -> usize {
+        self.cache.evict(usize::MAX);
+        self.gpu.meter().free()
     }
 
     /// Its number and name, such as `cuda:0 NVIDIA H200`.

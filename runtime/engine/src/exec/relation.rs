@@ -12,60 +12,88 @@ use std::time::Instant;
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, make_array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef};
-use datafusion::error::DataFusionError;
+use datafusion::error::{DataFusionError, Result as DataFusionResult};
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use kernels::budget::Reservation;
 use kernels::codegen::Unsupported;
 use kernels::columns::{DeviceChunk, StagedColumn, stage, stage_parts};
 use kernels::error::Error as KernelError;
 use kernels::gpu::Stream;
-use kernels::ir::{Expr, Range};
+use kernels::ir::{Build, Expr, Range};
 use kernels::launch::{JoinTable, Loader, RunCounts, StagedBatch};
 
 use super::Device;
-use super::aggregate::{Finished, GpuAggregateExec};
+use super::aggregate::GpuAggregateExec;
 use super::cache::{Cached, FileScan};
 use super::codes::{Codes, Texts, Wanted, decode, in_order, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::encode_all;
-use super::failure::Failure;
+use super::failure::{Failure, is_out_of_memory};
+use super::held::{Held, Parked};
+use super::original::in_parts;
+use super::spill::Spill;
 use super::window::GpuWindowExec;
 use crate::lower::{Joined, without_exchange};
 
-/// All rows of a plan, on the device.
+/// All rows of a plan.
 #[derive(Debug)]
 pub struct Relation {
-    /// The columns that were wanted.
-    pub rows: Arc<DeviceChunk>,
+    /// The columns that were wanted: on the device, or on the host if it has no room.
+    pub rows: Held,
     /// The texts of its codes.
     pub texts: Texts,
     /// Time to lay columns out, milliseconds.
     pub staging_ms: f64,
     /// What was done to get it there.
     pub counts: RunCounts,
-    /// Device memory that it holds.
-    pub reserved: Vec<Reservation>,
 }
 
-/// Tables of the relations that a pipeline probes.
+impl Relation {
+    fn of_host(
+        rows: StagedBatch,
+        texts: Texts,
+        staging_ms: f64,
+        spill: &Spill,
+    ) -> Result<Relation, Failure> {
+        Ok(Relation {
+            rows: Held::Host(spill.keep_staged(rows)?),
+            texts,
+            staging_ms,
+            counts: RunCounts::default(),
+        })
+    }
+}
+
+/// The relations that a pipeline probes.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// Relation 1 first.
-    pub tables: Vec<JoinTable>,
+    /// Relation 1 first: its table, or its rows on the host.
+    pub tables: Vec<Parked>,
+    /// How each is built.
+    pub builds: Vec<Build>,
     /// The texts of all codes.
     pub texts: Texts,
     /// As in [`Relation`].
     pub staging_ms: f64,
     /// As in [`Relation`].
     pub counts: RunCounts,
-    /// As in [`Relation`].
-    pub reserved: Vec<Reservation>,
+}
+
+/// What a pipeline runs with.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// Where rows go that have no room there.
+    pub spill: &'a Arc<Spill>,
+    /// The task.
+    pub context: &'a Arc<TaskContext>,
 }
 
 /// Makes the table of every joined relation, all at the same time. `columns` are those
@@ -75,8 +103,7 @@ pub async fn tables(
     columns: &[usize],
     codes: &Codes,
     late: &[Expr],
-    device: &Device,
-    context: &Arc<TaskContext>,
+    place: Place<'_>,
 ) -> Result<Tables, Failure> {
     let built = joined.iter().enumerate().map(|(number, joined)| {
         let build = joined.build.map(&|expr| expr.with_late(late));
@@ -88,37 +115,44 @@ pub async fn tables(
         }
         async move {
             let known = Arc::default();
-            let relation = relation(&joined.plan, wanted, codes, known, device, context).await?;
-            let device = device.clone();
-            let (rows, texts) = (relation.rows, relation.texts);
-            let (table, counts, own) = blocking(move || {
-                let bytes = JoinTable::bytes_wanted(&build, &rows);
-                let own = device.reserve(bytes)?;
-                let (table, counts) = JoinTable::build(&device.gpu, &device.jit, &build, rows)?;
-                Ok((table, counts, own))
-            })
-            .await?;
-            let mut reserved = relation.reserved;
-            reserved.push(own);
-            Ok::<_, Failure>((
-                table,
-                texts,
-                relation.staging_ms,
-                relation.counts.and(&counts),
-                reserved,
-            ))
+            let relation = relation(&joined.plan, wanted, codes, known, place).await?;
+            let (device, spill) = (place.device.clone(), Arc::clone(place.spill));
+            let (held, own) = (relation.rows, build.clone());
+            let (held, counts) = blocking(move || built(held, &own, &device, &spill)).await?;
+            let parked = place.device.waiting.park(held, place.spill);
+            let counts = relation.counts.and(&counts);
+            Ok::<_, Failure>((parked, build, relation.texts, relation.staging_ms, counts))
         }
     });
     let mut all = Tables::default();
-    for (table, texts, staging_ms, counts, reserved) in futures::future::try_join_all(built).await?
-    {
+    for (table, build, texts, staging_ms, counts) in futures::future::try_join_all(built).await? {
         all.tables.push(table);
+        all.builds.push(build);
         all.texts.extend(texts);
         all.staging_ms += staging_ms;
         all.counts = all.counts.and(&counts);
-        all.reserved.extend(reserved);
     }
     Ok(all)
+}
+
+/// The table of a relation that is on the device; its rows if there is no room for it.
+fn built(
+    held: Held,
+    build: &Build,
+    device: &Device,
+    spill: &Spill,
+) -> Result<(Held, RunCounts), Failure> {
+    let Held::Rows(rows) = held else {
+        return Ok((held, RunCounts::default()));
+    };
+    match JoinTable::build(&device.gpu, &device.jit, build, Arc::clone(&rows)) {
+        Ok((table, counts)) => Ok((Held::Table(Box::new(table)), counts)),
+        Err(error) if error.out_of_memory().is_some() => {
+            let rows = Held::Rows(rows).into_host(spill)?;
+            Ok((Held::Host(rows), RunCounts::default()))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The rows of a plan, where a GPU node leaves them.
@@ -126,10 +160,68 @@ pub async fn tables(
 pub enum SourceRows {
     /// On the device.
     Left(Box<Left>),
-    /// Few groups, on the host.
-    Batch(RecordBatch),
+    /// On the host.
+    Host(HostRows),
     /// Nowhere yet: the plan is no such node.
     Stream,
+}
+
+/// Record batches, and what keeps their memory counted.
+#[derive(Debug)]
+pub struct HostRows {
+    /// The rows.
+    pub batches: Vec<RecordBatch>,
+    spill: Option<Arc<Spill>>,
+}
+
+impl HostRows {
+    /// One record batch.
+    pub fn one(batch: RecordBatch) -> HostRows {
+        HostRows {
+            batches: vec![batch],
+            spill: None,
+        }
+    }
+
+    /// Record batches that were kept in a place for them.
+    pub fn kept(batches: Vec<RecordBatch>, spill: Arc<Spill>) -> HostRows {
+        HostRows {
+            batches,
+            spill: Some(spill),
+        }
+    }
+
+    /// How many rows there are.
+    pub fn n_rows(&self) -> usize {
+        self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// The rows, so many at a time.
+    pub fn stream(self, rows: usize) -> BoxStream<'static, DataFusionResult<RecordBatch>> {
+        let HostRows { batches, spill } = self;
+        let parts = futures::stream::iter(batches).flat_map(move |batch| in_parts(batch, rows));
+        // The place goes when the rows have gone.
+        parts
+            .map(move |part| {
+                let _kept = &spill;
+                part
+            })
+            .boxed()
+    }
+}
+
+impl SourceRows {
+    /// The rows, so many at a time; all are on the host when this returns.
+    pub async fn stream(
+        self,
+        rows: usize,
+    ) -> Result<BoxStream<'static, DataFusionResult<RecordBatch>>, Failure> {
+        Ok(match self {
+            SourceRows::Left(left) => in_parts(blocking(move || left.batch()).await?, rows),
+            SourceRows::Host(host) => host.stream(rows),
+            SourceRows::Stream => futures::stream::empty().boxed(),
+        })
+    }
 }
 
 /// Runs a GPU node whose rows can stay on the device.
@@ -145,41 +237,26 @@ async fn rows_of(
     context: &Arc<TaskContext>,
 ) -> Result<SourceRows, Failure> {
     let plan = without_exchange(plan);
-    let (left, original) = if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
-        let rows = node
-            .run_on_device(context)
-            .await
-            .map(|finished| match finished {
-                Finished::Batch(batch) => SourceRows::Batch(batch),
-                Finished::Left(left) => SourceRows::Left(left),
-            });
-        (rows, node.original())
+    let (rows, original) = if let Some(node) = plan.downcast_ref::<GpuAggregateExec>() {
+        (node.run_on_device(context).await, node.original())
     } else if let Some(node) = plan.downcast_ref::<GpuWindowExec>() {
-        (
-            node.run_on_device(context).await.map(on_device),
-            node.original(),
-        )
+        let left = node.run_on_device(context).await;
+        let rows = left.map(|left| SourceRows::Left(Box::new(left)));
+        (rows, node.original())
     } else if let Some(node) = plan.downcast_ref::<GpuCollectExec>()
         && node.has_device_form()
     {
-        (
-            node.run_on_device(context).await.map(on_device),
-            node.original(),
-        )
+        (node.run_on_device(context).await, node.original())
     } else {
         return renamed_rows(plan, context).await;
     };
-    match left {
+    match rows {
         Ok(rows) => Ok(rows),
         Err(failure) => {
             let batch = original.or_batch(failure, context).await?;
-            Ok(SourceRows::Batch(batch))
+            Ok(SourceRows::Host(HostRows::one(batch)))
         }
     }
-}
-
-fn on_device(left: Left) -> SourceRows {
-    SourceRows::Left(Box::new(left))
 }
 
 /// The rows below a projection that only names and orders them, under its names.
@@ -191,10 +268,14 @@ async fn renamed_rows(
         return Ok(SourceRows::Stream);
     };
     Ok(match source_rows(below, context).await? {
-        SourceRows::Left(left) => on_device(left.select(&columns, plan.schema())?),
-        SourceRows::Batch(batch) => {
-            let kept = columns.iter().map(|column| batch.column(*column).clone());
-            SourceRows::Batch(RecordBatch::try_new(plan.schema(), kept.collect())?)
+        SourceRows::Left(left) => SourceRows::Left(Box::new(left.select(&columns, plan.schema())?)),
+        SourceRows::Host(HostRows { batches, spill }) => {
+            let renamed = batches.iter().map(|batch| {
+                let kept = columns.iter().map(|column| batch.column(*column).clone());
+                RecordBatch::try_new(plan.schema(), kept.collect())
+            });
+            let batches = renamed.collect::<std::result::Result<_, _>>()?;
+            SourceRows::Host(HostRows { batches, spill })
         }
         SourceRows::Stream => SourceRows::Stream,
     })
@@ -247,16 +328,21 @@ fn cached_scan(source: &Arc<dyn ExecutionPlan>, device: &Device) -> Option<FileS
 /// What the text of a row is taken to need on the device.
 const TEXT_BYTES: usize = 24;
 
-/// Brings all rows of a plan to the device; the columns get the numbers that they are
-/// wanted under. `known` holds ranges of the plan's columns.
+/// Brings all rows of a plan to the device, or to the host if the device has no room; the
+/// columns get the numbers that they are wanted under. `known` holds ranges of the plan's
+/// columns.
 pub async fn relation(
     plan: &Arc<dyn ExecutionPlan>,
     wanted: Vec<(usize, Wanted)>,
     codes: &Codes,
     known: Arc<HashMap<usize, Range>>,
-    device: &Device,
-    context: &Arc<TaskContext>,
+    place: Place<'_>,
 ) -> Result<Relation, Failure> {
+    let Place {
+        device,
+        spill,
+        context,
+    } = place;
     // A sort that stays on the CPU is why the rows have an order.
     let below = without_exchange(plan);
     let keeps_order = plan.output_ordering().is_some() && !Arc::ptr_eq(plan, below);
@@ -267,19 +353,22 @@ pub async fn relation(
     };
     match rows {
         SourceRows::Left(left) => {
-            let (device, codes) = (device.clone(), codes.clone());
-            return blocking(move || of_left(*left, wanted, &codes, &device)).await;
+            let (device, codes, spill) = (device.clone(), codes.clone(), Arc::clone(spill));
+            return blocking(move || of_left(*left, wanted, &codes, &device, &spill)).await;
         }
-        SourceRows::Batch(batch) => {
-            return of_batches(vec![batch], plan.schema(), wanted, codes, known, device).await;
+        SourceRows::Host(host) => {
+            return of_batches(host.batches, plan.schema(), wanted, codes, known, place).await;
         }
         SourceRows::Stream => {}
     }
     if let Some(scan) = cached_scan(plan, device) {
-        return cached(&scan, wanted, codes, device, context).await;
+        match cached(&scan, wanted.clone(), codes, device, context).await {
+            Err(failure) if is_out_of_memory(&failure) => {}
+            found => return found,
+        }
     }
     let batches = read_all(plan, context).await?;
-    of_batches(batches, plan.schema(), wanted, codes, known, device).await
+    of_batches(batches, plan.schema(), wanted, codes, known, place).await
 }
 
 /// The relation of rows on the host.
@@ -289,9 +378,10 @@ async fn of_batches(
     wanted: Vec<(usize, Wanted)>,
     codes: &Codes,
     known: Arc<HashMap<usize, Range>>,
-    device: &Device,
+    place: Place<'_>,
 ) -> Result<Relation, Failure> {
-    let (device, codes) = (device.clone(), codes.clone());
+    let (device, codes) = (place.device.clone(), codes.clone());
+    let spill = Arc::clone(place.spill);
     blocking(move || {
         let started = Instant::now();
         let n_rows = batches.iter().map(RecordBatch::num_rows).sum();
@@ -306,15 +396,21 @@ async fn of_batches(
             texts.extend(of_codes);
             columns.insert(number, column);
         }
+        drop(batches);
         let staging_ms = started.elapsed().as_secs_f64() * 1e3;
-        let (rows, counts, reserved) = upload(&device, StagedBatch::new(columns, n_rows))?;
-        Ok(Relation {
-            rows: Arc::new(rows),
-            texts,
-            staging_ms,
-            counts,
-            reserved: vec![reserved],
-        })
+        let staged = StagedBatch::new(columns, n_rows);
+        match upload(&device, &staged) {
+            Ok((rows, counts)) => Ok(Relation {
+                rows: Held::Rows(Arc::new(rows)),
+                texts,
+                staging_ms,
+                counts,
+            }),
+            Err(failure) if is_out_of_memory(&failure) => {
+                Relation::of_host(staged, texts, staging_ms, &spill)
+            }
+            Err(failure) => Err(failure),
+        }
     })
     .await
 }
@@ -373,7 +469,7 @@ async fn cached(
                 let (column, of_codes) = laid_out(&parts, data_type, wanted, &codes, None)?;
                 ms += started.elapsed().as_secs_f64() * 1e3;
                 let one = StagedBatch::new(HashMap::from([(0, column)]), n_rows);
-                let (chunk, copied, reserved) = upload(&device, one)?;
+                let (chunk, copied) = upload(&device, &one)?;
                 chunk.wait()?;
                 bytes += copied.bytes_to_device;
                 let cached = Cached {
@@ -381,9 +477,7 @@ async fn cached(
                     texts: of_codes.map(|(_, texts)| texts),
                     n_rows,
                 };
-                device
-                    .cache
-                    .put(key, cached.clone(), reserved, device.cache_bytes);
+                device.cache.put(key, cached.clone(), device.cache_bytes);
                 columns.push((number, (wanted, cached)));
             }
             Ok((columns, n_rows, ms, bytes))
@@ -395,11 +489,10 @@ async fn cached(
             let stream = Stream::new(&gpu)?;
             let rows = DeviceChunk::of_columns(&stream, HashMap::new(), n_rows)?;
             return Ok(Relation {
-                rows: Arc::new(rows),
+                rows: Held::Rows(Arc::new(rows)),
                 texts: Texts::new(),
                 staging_ms,
                 counts,
-                reserved: Vec::new(),
             });
         }
         found.extend(columns);
@@ -417,11 +510,10 @@ async fn cached(
     let stream = Stream::new(&device.gpu)?;
     let rows = DeviceChunk::of_columns(&stream, columns, n_rows)?;
     Ok(Relation {
-        rows: Arc::new(rows),
+        rows: Held::Rows(Arc::new(rows)),
         texts,
         staging_ms,
         counts,
-        reserved: Vec::new(),
     })
 }
 
@@ -469,6 +561,7 @@ fn of_left(
     wanted: Vec<(usize, Wanted)>,
     codes: &Codes,
     device: &Device,
+    spill: &Spill,
 ) -> Result<Relation, Failure> {
     let mut columns = HashMap::new();
     let mut at_home = HashMap::new();
@@ -502,44 +595,45 @@ fn of_left(
         }
     }
     let n_rows = left.n_rows();
-    let mut reserved = left.reserved;
     let mut counts = left.counts;
-    if !at_home.is_empty() {
-        let numbers: Vec<usize> = at_home.keys().copied().collect();
-        let (copied, copies, own) = upload(device, StagedBatch::new(at_home, n_rows))?;
-        for number in numbers {
-            columns.insert(number, Arc::clone(copied.shared_column(number)?));
-        }
-        counts = counts.and(&copies);
-        reserved.push(own);
-        // Whoever reads the columns waits for one event only, so these must be there.
-        copied.wait()?;
-    }
-    let stream = Stream::new(&device.gpu)?;
     left.chunk.wait()?;
+    let stream = Stream::new(&device.gpu)?;
+    if !at_home.is_empty() {
+        let at_home = StagedBatch::new(at_home, n_rows);
+        match upload(device, &at_home) {
+            Ok((copied, copies)) => {
+                for number in at_home.columns().keys() {
+                    columns.insert(*number, Arc::clone(copied.shared_column(*number)?));
+                }
+                counts = counts.and(&copies);
+                // Whoever reads the columns waits for one event only, so these must be there.
+                copied.wait()?;
+            }
+            Err(failure) if is_out_of_memory(&failure) => {
+                let there = DeviceChunk::of_columns(&stream, columns, n_rows)?;
+                let rows = StagedBatch::of_device(&there)?.beside(at_home);
+                return Relation::of_host(rows, texts, left.staging_ms, spill);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
     let rows = DeviceChunk::of_columns(&stream, columns, n_rows)?;
     Ok(Relation {
-        rows: Arc::new(rows),
+        rows: Held::Rows(Arc::new(rows)),
         texts,
         staging_ms: left.staging_ms,
         counts,
-        reserved,
     })
 }
 
-fn upload(
-    device: &Device,
-    staged: StagedBatch,
-) -> Result<(DeviceChunk, RunCounts, Reservation), Failure> {
-    let bytes = staged.bytes();
-    let reserved = device.reserve(bytes)?;
+fn upload(device: &Device, staged: &StagedBatch) -> Result<(DeviceChunk, RunCounts), Failure> {
     let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
-    let rows = loader.upload(&staged)?;
+    let rows = loader.upload(staged)?;
     let counts = RunCounts {
-        bytes_to_device: bytes as u64,
+        bytes_to_device: staged.bytes() as u64,
         ..RunCounts::default()
     };
-    Ok((rows, counts, reserved))
+    Ok((rows, counts))
 }
 
 fn staged(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Failure> {

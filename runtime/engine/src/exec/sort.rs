@@ -14,6 +14,8 @@
 //! Rows that another GPU node left on the device are sorted there, and only those that
 //! are wanted come home.
 //!
+//! Rows whose keys do not fit the device are sorted in parts, which the host merges.
+//!
 //! Nothing is emitted before the order is known, so when the device cannot go on, the
 //! CPU subtree runs instead.
 
@@ -43,9 +45,11 @@ use kernels::ir::Sort;
 use kernels::launch::{Sorted, sort, sort_resident};
 
 use super::collect::Left;
-use super::failure::{Failure, add_counts};
+use super::failure::{Failure, add_counts, is_out_of_memory};
 use super::original::{Original, Outcome, in_parts, only_partition};
-use super::relation::{SourceRows, blocking, source_rows};
+use super::relation::{HostRows, SourceRows, blocking, source_rows};
+use super::sort_parts::{in_sorted_parts, merged};
+use super::spill::Spill;
 use super::{Device, in_any_order};
 use crate::report::PipelineReport;
 
@@ -197,13 +201,19 @@ impl ExecutionPlan for GpuSortExec {
         };
         let (original, task) = (self.original.clone(), Arc::clone(&context));
         let batch_rows = context.session_config().batch_size().max(1);
+        let fetch = self.pipeline.fetch;
         let rows = async move {
-            let (rows, report) = job.run(task).await?;
-            original.record(Outcome::Ran(report));
-            Ok(match rows {
+            let (rows, report) = job.run(Arc::clone(&task)).await?;
+            let rows = match rows {
                 Ordered::Kept(rows) => rows.stream(batch_rows),
                 Ordered::Batch(batch) => in_parts(batch, batch_rows),
-            })
+                Ordered::Parts(parts) => {
+                    let parts = parts.into_iter().map(|part| part.stream(batch_rows));
+                    merged(original.plan(), parts.collect(), fetch, &task)?
+                }
+            };
+            original.record(Outcome::Ran(report));
+            Ok(rows)
         };
         Ok(self.original.or_stream(rows, context))
     }
@@ -221,89 +231,133 @@ enum Ordered {
     Kept(OrderedRows),
     /// One record batch.
     Batch(RecordBatch),
+    /// Parts that are in order, to be merged.
+    Parts(Vec<OrderedRows>),
 }
 
 impl Job {
     async fn run(self, context: Arc<TaskContext>) -> Result<(Ordered, PipelineReport), Failure> {
-        let batches = match source_rows(&self.pipeline.source, &context).await? {
-            SourceRows::Left(left) => return self.run_on_device(*left).await,
-            SourceRows::Batch(batch) => vec![batch],
-            SourceRows::Stream => Vec::new(),
+        let mut report = PipelineReport {
+            operators: self.pipeline.operators.clone(),
+            device: self.device.name(),
+            ..PipelineReport::default()
         };
-        let (rows, report) = self.run_from_host(context, batches).await?;
-        Ok((Ordered::Kept(rows), report))
+        let (job, spill) = (Arc::new(self), Spill::new(&context));
+        let host = match source_rows(&job.pipeline.source, &context).await? {
+            SourceRows::Left(left) => {
+                let own = Arc::clone(&job);
+                let place = Arc::clone(&spill);
+                let permit = job.device.admission.acquire().await;
+                report.rows_in = left.n_rows() as u64;
+                let (rows, report_of) = blocking(move || {
+                    let _permit = permit;
+                    own.sort_on_device(*left, &place, report)
+                })
+                .await?;
+                report = report_of;
+                match rows {
+                    AtOnce::Sorted(batch) => {
+                        report.rows_out = batch.num_rows() as u64;
+                        return Ok((Ordered::Batch(batch), report));
+                    }
+                    AtOnce::Not(batch) => HostRows::kept(vec![batch], spill),
+                }
+            }
+            SourceRows::Host(host) => host,
+            SourceRows::Stream => {
+                let reservation = MemoryConsumer::new("GpuSortExec");
+                let reservation = Arc::new(reservation.register(context.memory_pool()));
+                let batches = gather(&job.pipeline.source, &context, &reservation).await?;
+                return job.run_from_host(batches, reservation, report).await;
+            }
+        };
+        let reservation = MemoryConsumer::new("GpuSortExec").register(context.memory_pool());
+        job.run_from_host(host.batches, Arc::new(reservation), report)
+            .await
     }
 
     /// Sorts rows that are on the device; only those that are wanted come home.
-    async fn run_on_device(self, left: Left) -> Result<(Ordered, PipelineReport), Failure> {
-        let mut report = PipelineReport {
-            operators: self.pipeline.operators.clone(),
-            device: self.device.name(),
-            rows_in: left.n_rows() as u64,
-            ..PipelineReport::default()
+    fn sort_on_device(
+        &self,
+        left: Left,
+        spill: &Spill,
+        mut report: PipelineReport,
+    ) -> Result<(AtOnce, PipelineReport), Failure> {
+        let sorted = match sort_left(self, &left) {
+            Err(failure) if is_out_of_memory(&failure) => {
+                let batch = spill.keep_batch(left.batch()?)?;
+                report.spilled_bytes += spill.moved_bytes();
+                report.disk_bytes += spill.disk_bytes();
+                return Ok((AtOnce::Not(batch), report));
+            }
+            sorted => sorted?,
         };
-        let permit = self.device.admission.acquire().await;
-        let device = self.device.clone();
-        let (batch, kernel, counts) = blocking(move || {
-            let _permit = permit;
-            let sorted = sort_left(&self, &left)?;
-            let (rows, counts) = left.take(&self.device, &sorted.rows)?;
-            Ok((rows.batch()?, sorted.kernel, sorted.counts.and(&counts)))
-        })
-        .await?;
-        report.kernel = kernel;
-        report.rows_out = batch.num_rows() as u64;
-        add_counts(&mut report, counts, &device);
-        Ok((Ordered::Batch(batch), report))
+        report.kernel = sorted.kernel;
+        add_counts(&mut report, sorted.counts, &self.device);
+        // The rows are there twice while they are taken.
+        let batch = match left.chunk.bytes() > self.device.room() {
+            true => {
+                let rows = UInt32Array::from(sorted.rows);
+                take_record_batch(&left.batch()?, &rows)?
+            }
+            false => {
+                let (rows, counts) = left.take(&self.device, &sorted.rows)?;
+                add_counts(&mut report, counts, &self.device);
+                rows.batch()?
+            }
+        };
+        Ok((AtOnce::Sorted(batch), report))
     }
 
     async fn run_from_host(
-        self,
-        context: Arc<TaskContext>,
-        first: Vec<RecordBatch>,
-    ) -> Result<(OrderedRows, PipelineReport), Failure> {
-        let reservation =
-            Arc::new(MemoryConsumer::new("GpuSortExec").register(context.memory_pool()));
-        let batches = match first.is_empty() {
-            true => gather(&self.pipeline.source, &context, &reservation).await?,
-            false => first,
-        };
-        let mut report = PipelineReport {
-            operators: self.pipeline.operators.clone(),
-            device: self.device.name(),
-            ..PipelineReport::default()
-        };
+        self: Arc<Job>,
+        batches: Vec<RecordBatch>,
+        reservation: Arc<MemoryReservation>,
+        mut report: PipelineReport,
+    ) -> Result<(Ordered, PipelineReport), Failure> {
         let started = Instant::now();
-        let (device, source) = (self.device.clone(), self.pipeline.source.schema());
-        let permit = device.admission.acquire().await;
+        let source = self.pipeline.source.schema();
+        let permit = self.device.admission.acquire().await;
         // Ranking, staging and launching block; a thread of the runtime must not.
-        let (batches, sorted) = tokio::task::spawn_blocking(move || {
+        let own = Arc::clone(&self);
+        let parts = blocking(move || {
             let _permit = permit;
-            let sorted = order(&self, &source, &batches);
-            (batches, sorted)
+            in_sorted_parts(batches, |part| order(&own, &source, part))
         })
-        .await
-        .map_err(|e| DataFusionError::Internal(format!("the device thread ended: {e}")))?;
-        let sorted = sorted?;
+        .await?;
         report.staging_ms = started.elapsed().as_secs_f64() * 1e3;
-        report.kernel = sorted.kernel.clone();
-        report.rows_out = sorted.rows.len() as u64;
-        add_counts(&mut report, sorted.counts, &device);
-        let mut starts = Vec::with_capacity(batches.len());
-        let mut n_rows = 0;
-        for batch in &batches {
-            starts.push(n_rows);
-            n_rows += batch.num_rows();
+        if parts.len() > 1 {
+            report.passes += parts.len() as u64;
         }
-        let rows = OrderedRows {
-            batches,
-            starts,
-            rows: sorted.rows,
-            next: 0,
-            _reservation: reservation,
+        let mut runs = Vec::new();
+        for (batches, sorted) in parts {
+            report.kernel.clone_from(&sorted.kernel);
+            report.rows_out += sorted.rows.len() as u64;
+            add_counts(&mut report, sorted.counts, &self.device);
+            runs.push(OrderedRows::new(
+                batches,
+                sorted.rows,
+                Arc::clone(&reservation),
+            ));
+        }
+        if let Some(fetch) = self.pipeline.fetch {
+            report.rows_out = report.rows_out.min(fetch as u64);
+        }
+        let rows = match runs.len() {
+            0 => Ordered::Parts(Vec::new()),
+            1 => runs.pop().map_or(Ordered::Parts(Vec::new()), Ordered::Kept),
+            _ => Ordered::Parts(runs),
         };
         Ok((rows, report))
     }
+}
+
+/// Rows that were on the device.
+enum AtOnce {
+    /// In order.
+    Sorted(RecordBatch),
+    /// On the host: the device has no room for their order.
+    Not(RecordBatch),
 }
 
 /// The order of rows that are on the device.
@@ -464,6 +518,26 @@ struct OrderedRows {
 }
 
 impl OrderedRows {
+    fn new(
+        batches: Vec<RecordBatch>,
+        rows: Vec<u32>,
+        reservation: Arc<MemoryReservation>,
+    ) -> OrderedRows {
+        let mut starts = Vec::with_capacity(batches.len());
+        let mut n_rows = 0;
+        for batch in &batches {
+            starts.push(n_rows);
+            n_rows += batch.num_rows();
+        }
+        OrderedRows {
+            batches,
+            starts,
+            rows,
+            next: 0,
+            _reservation: reservation,
+        }
+    }
+
     fn stream(self, batch_rows: usize) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
         let taken = futures::stream::try_unfold(self, |mut rows| async move {
             let batch = rows.take_next()?;

@@ -37,8 +37,10 @@ use kernels::launch::{RunCounts, window_bytes, window_resident};
 use super::codes::{Codes, Texts, internal};
 use super::collect::{Left, Taken, ranks_on_device};
 use super::failure::{Failure, add_counts};
+use super::held::Held;
 use super::original::{Original, Outcome, in_parts, only_partition};
-use super::relation::{blocking, relation};
+use super::relation::{Place, blocking, relation};
+use super::spill::Spill;
 use super::{Device, in_any_order};
 use crate::lower::LateValues;
 use crate::report::PipelineReport;
@@ -188,28 +190,39 @@ impl GpuWindowExec {
             Codes::wanted(&columns, 0),
             &pipeline.codes,
             Arc::clone(&pipeline.known),
-            device,
-            context,
+            Place {
+                device,
+                spill: &Spill::new(context),
+                context,
+            },
         )
         .await?;
+        let Held::Rows(source) = rows.rows else {
+            return Err(no_room(device));
+        };
         let permit = device.admission.acquire().await;
         let (own, ranked) = (device.clone(), pipeline.ranked.clone());
         let (mut texts, source_counts) = (rows.texts, rows.counts);
         let window = pipeline.with_default_texts(window, &mut texts)?;
         let (done, texts) = blocking(move || {
             let _permit = permit;
-            let n_rows = rows.rows.n_rows;
-            let _reserved = own.reserve(window_bytes(&window, n_rows))?;
+            let n_rows = source.n_rows;
+            if window_bytes(&window, n_rows) > own.gpu.meter().free() {
+                own.cache.evict(usize::MAX);
+            }
+            if window_bytes(&window, n_rows) > own.gpu.meter().free() {
+                return Err(no_room(&own));
+            }
             let mut all = HashMap::new();
             for column in columns {
-                all.insert(column, Arc::clone(rows.rows.shared_column(column)?));
+                all.insert(column, Arc::clone(source.shared_column(column)?));
             }
-            rows.rows.wait()?;
+            source.wait()?;
             for (number, codes) in ranked {
                 let of = texts
                     .get(&number)
                     .ok_or_else(|| internal(format!("codes {number} have no texts")))?;
-                let codes = rows.rows.shared_column(codes)?;
+                let codes = source.shared_column(codes)?;
                 let ranks = ranks_on_device(&own, codes, of, n_rows)?;
                 all.insert(RANKS_FROM + number, ranks);
                 let in_order = sort(of, None)?.as_string::<i32>().clone();
@@ -321,4 +334,11 @@ impl ExecutionPlan for GpuWindowExec {
         };
         Ok(self.original.or_stream(rows, context))
     }
+}
+
+/// Why a window cannot run: its rows are ordered as a whole.
+fn no_room(device: &Device) -> Failure {
+    let limit = device.gpu.meter().limit();
+    let what = format!("a window's rows and their order do not fit the {limit} bytes there are");
+    Failure::device("out-of-device-memory", what)
 }

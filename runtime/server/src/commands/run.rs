@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use arrow::record_batch::RecordBatch;
 use arrow::util::pretty::pretty_format_batches;
+use engine::report::PipelineReport;
 use engine::words::io_problem;
 use indicatif::ProgressBar;
 use lifecycle::{Cancel, Device, Machine, Observer, RunReport, StageRun, State};
@@ -237,6 +238,11 @@ fn print_account(report: &RunReport, out: &mut dyn Write) -> io::Result<()> {
     if !report.stages.is_empty() {
         print::columns(out, &rows, &[2, 3])?;
     }
+    for stage in &report.stages {
+        if let Some(told) = shortage(stage) {
+            writeln!(out, "note: stage {}: {told}", stage.name)?;
+        }
+    }
     for fallback in &report.fallbacks {
         let whole = fallback.stage.as_deref().unwrap_or("the whole batch");
         let reason = &fallback.fallback.reason;
@@ -262,6 +268,21 @@ fn print_account(report: &RunReport, out: &mut dyn Write) -> io::Result<()> {
         report.state.name().replace('_', " "),
         print::duration(report.elapsed_ms)
     )
+}
+
+/// What a stage did because the device's memory was short, if it was.
+fn shortage(stage: &StageRun) -> Option<String> {
+    let sum = |of: fn(&PipelineReport) -> u64| stage.pipelines.iter().map(of).sum::<u64>();
+    let (passes, moved) = (sum(|one| one.passes), sum(|one| one.spilled_bytes));
+    if passes == 0 && moved == 0 {
+        return None;
+    }
+    let mib = |bytes: u64| print::grouped(bytes.div_ceil(1 << 20));
+    let (moved, on_disk) = (mib(moved), mib(sum(|one| one.disk_bytes)));
+    Some(format!(
+        "device memory was short: {passes} passes over parts of the input, {moved} MiB kept on \
+         the host and {on_disk} MiB of them on disk"
+    ))
 }
 
 fn place(stage: &StageRun) -> &'static str {
