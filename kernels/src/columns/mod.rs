@@ -9,5 +9,6 @@ mod stage;
 mod unstage;
 
 pub use device::{DeviceChunk, DeviceColumn};
+pub(crate) use stage::bits;
 pub use stage::{StagedColumn, stage, stage_parts, type_of};
 pub use unstage::{WrittenColumn, arrow_type, read_column, unstage};
