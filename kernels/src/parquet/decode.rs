@@ -129,7 +129,7 @@ impl Decoder {
         self.context.note(kernel, device_ms);
         self.context.counts.rows += pages.n_rows() as u64;
         self.context.counts.chunks += 1;
-        self.context.counts.bytes_read += pages.bytes.bytes() as u64;
+        self.context.counts.bytes_read += pages.n_bytes() as u64;
         Ok(decoded)
     }
 

@@ -94,12 +94,12 @@ pub struct Page {
     pub encoding: Encoding,
     /// How many values it has, nulls too.
     pub n_values: u32,
-    /// Where it is in the column's buffer.
+    /// Where it is in its column chunk's buffer.
     pub bytes: Bytes<usize>,
 }
 
 /// A row group's part of a column.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ColumnChunk {
     /// The file, for messages.
     pub file: Arc<str>,
@@ -109,6 +109,8 @@ pub struct ColumnChunk {
     pub n_rows: usize,
     /// Its pages in their order.
     pub pages: Vec<Page>,
+    /// The bodies of the pages.
+    pub bytes: DeviceBuffer,
 }
 
 /// The pages of one column, of any number of row groups one after another.
@@ -124,13 +126,16 @@ pub struct ColumnPages {
     pub is_optional: bool,
     /// The row groups.
     pub chunks: Vec<ColumnChunk>,
-    /// The bodies of all pages.
-    pub bytes: DeviceBuffer,
 }
 
 impl ColumnPages {
     /// Rows of all row groups.
     pub fn n_rows(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.n_rows).sum()
+    }
+
+    /// Bytes of all pages.
+    pub fn n_bytes(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.bytes.bytes()).sum()
     }
 }

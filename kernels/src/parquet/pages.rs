@@ -92,13 +92,13 @@ impl Tables {
                 };
                 let refuse = |reason: &str| Err(malformed(column, number, reason.to_string()));
                 let n_values = page.n_values as usize;
-                if page.bytes.start > page.bytes.end || page.bytes.end > column.bytes.bytes() {
+                if page.bytes.start > page.bytes.end || page.bytes.end > chunk.bytes.bytes() {
                     return Err(Error::Internal("a page outside of its buffer".into()));
                 }
                 let words = |first: usize, dictionary: (usize, usize), level_bytes: u32| {
                     let encoding = number_of(page.encoding);
                     [
-                        column.bytes.at(page.bytes.start).0,
+                        chunk.bytes.at(page.bytes.start).0,
                         page.bytes.len() as u64,
                         first as u64,
                         dictionary.0 as u64,

@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 use bytes::Bytes;
 use kernels::columns::{read_column, type_of};
 use kernels::error::Error;
-use kernels::gpu::{DeviceBuffer, Gpu, HostOptions, open_host};
+use kernels::gpu::{DeviceBuffer, Gpu};
 use kernels::ir::Type;
 use kernels::jit::Jit;
 use kernels::parquet::{ColumnChunk, ColumnPages, Decoder, Encoding, Page, PageKind, Physical};
@@ -19,15 +19,14 @@ use parquet::column::page::{Page as FilePage, PageReader};
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
 
-/// A host target with a decoder on it, and its kernels.
+/// A device with a decoder on it.
 pub struct Device {
     pub gpu: Arc<dyn Gpu>,
     pub decoder: Decoder,
 }
 
 impl Device {
-    pub fn new() -> Device {
-        let gpu = open_host(HostOptions::default());
+    pub fn new(gpu: Arc<dyn Gpu>) -> Device {
         let decoder = Decoder::new(&gpu, &Arc::new(Jit::new(None))).unwrap();
         Device { gpu, decoder }
     }
@@ -133,39 +132,36 @@ pub fn column(file: &Bytes, index: usize, data_type: &DataType) -> Column {
 impl Column {
     /// Brings the pages to the device, at odd addresses.
     pub fn on(&self, device: &Device) -> ColumnPages {
-        let mut all = Vec::new();
-        let chunks = self
-            .chunks
-            .iter()
-            .enumerate()
-            .map(|(number, (n_rows, bodies))| {
-                let pages = bodies.iter().map(|body| {
-                    all.push(0xee);
-                    let start = all.len();
-                    all.extend_from_slice(&body.bytes);
-                    Page {
-                        kind: body.kind,
-                        encoding: body.encoding,
-                        n_values: body.n_values,
-                        bytes: start..all.len(),
-                    }
-                });
-                ColumnChunk {
-                    file: "memory.parquet".into(),
-                    row_group: number,
-                    n_rows: *n_rows,
-                    pages: pages.collect(),
+        let stream = device.decoder.stream();
+        let numbered = self.chunks.iter().enumerate();
+        let chunks = numbered.map(|(number, (n_rows, bodies))| {
+            let mut all = Vec::new();
+            let pages = bodies.iter().map(|body| {
+                all.push(0xee);
+                let start = all.len();
+                all.extend_from_slice(&body.bytes);
+                Page {
+                    kind: body.kind,
+                    encoding: body.encoding,
+                    n_values: body.n_values,
+                    bytes: start..all.len(),
                 }
             });
-        let chunks = chunks.collect();
-        let stream = device.decoder.stream();
+            let pages = pages.collect();
+            ColumnChunk {
+                file: "memory.parquet".into(),
+                row_group: number,
+                n_rows: *n_rows,
+                pages,
+                bytes: DeviceBuffer::from_slice(&device.gpu, stream, &all).unwrap(),
+            }
+        });
         ColumnPages {
             name: self.name.clone(),
             physical: self.physical,
             ty: self.ty,
             is_optional: self.is_optional,
-            chunks,
-            bytes: DeviceBuffer::from_slice(&device.gpu, stream, &all).unwrap(),
+            chunks: chunks.collect(),
         }
     }
 

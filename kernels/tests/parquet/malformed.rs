@@ -46,8 +46,7 @@ fn delta(n: u8, first: u8, rest: &[u8]) -> Vec<u8> {
     [&[0x80, 1, 4, n, first], rest].concat()
 }
 
-#[test]
-fn each_fault_is_named() {
+pub fn each_fault_is_named(device: &mut Device) {
     use Encoding::*;
     use PageKind::{DataV1, DataV2, Dictionary as Entries};
     let v1 = |encoding, n, bytes: &[u8]| vec![page(DataV1, encoding, n, bytes)];
@@ -257,7 +256,6 @@ fn each_fault_is_named() {
         ),
         ("all pages: 0 values for 2 rows", ints(2, vec![])),
     ];
-    let mut device = Device::new();
     for (wanted, mut column) in cases {
         // A row group before it shows that the right one is named.
         let first = match column.physical {
@@ -269,7 +267,7 @@ fn each_fault_is_named() {
             false => first,
         };
         column.chunks.insert(0, (1, vec![first]));
-        let error = column.decoded(&mut device).expect_err(wanted);
+        let error = column.decoded(device).expect_err(wanted);
         let message = error.to_string();
         let whole = format!("memory.parquet: column c, row group 1, {wanted}");
         assert!(message.starts_with(&whole), "{message}, not {whole}");
@@ -419,16 +417,14 @@ fn mutate(column: &mut Column, random: &mut Random) {
     }
 }
 
-#[test]
-fn whatever_the_bytes_are_the_decoder_ends_and_stays_inside() {
-    let mut device = Device::new();
+pub fn whatever_the_bytes_are_the_decoder_ends_and_stays_inside(device: &mut Device) {
     let seeds = seeds();
     let mut random = Random(0x5eed_cafe_f00d_0001);
     let (mut n_errors, mut n_values) = (0, 0);
     for round in 0..12_000 {
         let mut column = seeds[round % seeds.len()].clone();
         mutate(&mut column, &mut random);
-        match column.decoded(&mut device) {
+        match column.decoded(device) {
             // Changed bytes of values may still be values.
             Ok(array) => n_values += usize::from(array.len() == 300),
             Err(Error::MalformedPage(error)) => {

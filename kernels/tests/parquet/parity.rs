@@ -277,9 +277,7 @@ fn write(array: &ArrayRef, nullable: bool, properties: WriterProperties) -> Byte
     file.into()
 }
 
-#[test]
-fn columns_are_what_the_parquet_crate_reads() {
-    let mut device = Device::new();
+pub fn columns_are_what_the_parquet_crate_reads(device: &mut Device) {
     let mut n_files = 0;
     for case in CASES {
         for (nulls, is_null) in NULLS {
@@ -306,7 +304,7 @@ fn columns_are_what_the_parquet_crate_reads() {
                             case.name
                         );
                         let pages = column(&file, 0, array.data_type());
-                        let decoded = pages.decoded(&mut device);
+                        let decoded = pages.decoded(device);
                         let decoded = decoded.unwrap_or_else(|e| panic!("{context}: {e}"));
                         let expected = as_decoded(expected(&file).column(0));
                         assert!(decoded.to_data() == expected.to_data(), "{context}");
@@ -319,9 +317,7 @@ fn columns_are_what_the_parquet_crate_reads() {
     assert!(n_files > 5000, "{n_files}");
 }
 
-#[test]
-fn a_dictionary_that_overflows_goes_on_without_one() {
-    let mut device = Device::new();
+pub fn a_dictionary_that_overflows_goes_on_without_one(device: &mut Device) {
     let rows: Vec<Option<u64>> = (0..20_000)
         .map(|row| (row % 11 != 0).then(|| hash(row)))
         .collect();
@@ -333,9 +329,7 @@ fn a_dictionary_that_overflows_goes_on_without_one() {
             .build();
         let array = (case.column)(&rows);
         let file = write(&array, true, properties);
-        let decoded = column(&file, 0, array.data_type())
-            .decoded(&mut device)
-            .unwrap();
+        let decoded = column(&file, 0, array.data_type()).decoded(device).unwrap();
         let expected = as_decoded(expected(&file).column(0));
         assert!(decoded.to_data() == expected.to_data(), "{}", case.name);
     }

@@ -61,9 +61,7 @@ fn int96(day: i64, nanos: u64) -> Int96 {
     value
 }
 
-#[test]
-fn int96_is_read_in_the_unit_that_is_asked_for() {
-    let mut device = Device::new();
+pub fn int96_is_read_in_the_unit_that_is_asked_for(device: &mut Device) {
     let days = [0i64, -719_162, 2_932_896, 18_000, -1];
     let nanos = [0u64, 1_000, 86_399_999_999_000, 43_200_000_000_000];
     let rows: Vec<(i64, u64)> = (0..300)
@@ -74,7 +72,7 @@ fn int96_is_read_in_the_unit_that_is_asked_for() {
         let parts = [(values.clone(), None)];
         let file = write::<Int96Type>("message m { required int96 c; }", &parts, properties);
         let micros = DataType::Timestamp(TimeUnit::Microsecond, None);
-        let decoded = column(&file, 0, &micros).decoded(&mut device).unwrap();
+        let decoded = column(&file, 0, &micros).decoded(device).unwrap();
         let wanted = rows
             .iter()
             .map(|(day, n)| day * 86_400_000_000 + (n / 1000) as i64);
@@ -82,7 +80,7 @@ fn int96_is_read_in_the_unit_that_is_asked_for() {
         assert!(decoded.to_data() == wanted.to_data());
         // Year 9999 in nanoseconds does not fit.
         let nanoseconds = DataType::Timestamp(TimeUnit::Nanosecond, None);
-        let error = column(&file, 0, &nanoseconds).decoded(&mut device);
+        let error = column(&file, 0, &nanoseconds).decoded(device);
         let error = error.unwrap_err().to_string();
         assert!(
             error.contains("a timestamp does not fit 64 bits"),
@@ -91,9 +89,7 @@ fn int96_is_read_in_the_unit_that_is_asked_for() {
     }
 }
 
-#[test]
-fn decimals_of_any_number_of_bytes() {
-    let mut device = Device::new();
+pub fn decimals_of_any_number_of_bytes(device: &mut Device) {
     let numbers = [
         0i128,
         -1,
@@ -135,7 +131,7 @@ fn decimals_of_any_number_of_bytes() {
                 (vec![], Some(vec![0; 3])),
             ];
             let file = write::<ByteArrayType>(schema, &parts, properties);
-            let decoded = column(&file, 0, wanted.data_type()).decoded(&mut device);
+            let decoded = column(&file, 0, wanted.data_type()).decoded(device);
             let decoded = decoded.unwrap();
             assert!(
                 decoded.slice(0, 400).to_data() == wanted.to_data(),
@@ -147,9 +143,7 @@ fn decimals_of_any_number_of_bytes() {
     }
 }
 
-#[test]
-fn codes_stand_for_the_same_texts_in_every_row_group() {
-    let mut device = Device::new();
+pub fn codes_stand_for_the_same_texts_in_every_row_group(device: &mut Device) {
     let texts = |words: &[&str], n: usize| -> Vec<ByteArray> {
         (0..n)
             .map(|row| ByteArray::from(words[row % words.len()]))
@@ -166,7 +160,7 @@ fn codes_stand_for_the_same_texts_in_every_row_group() {
         let pages = column(&file, 0, &DataType::Utf8);
         // The texts "a", "b", "c", "d" have the codes 0 to 3.
         let codes = [vec![0, 1, 2], vec![2, 3], vec![3, 0]];
-        let pages_on = pages.on(&device);
+        let pages_on = pages.on(device);
         let decoded = device.decoder.decode_codes(&pages_on, &codes).unwrap();
         assert_eq!(decoded.column.range, Some(Range::new(0, 3)));
         assert_eq!(decoded.column.shape.stored, "i8");
@@ -196,7 +190,7 @@ fn codes_stand_for_the_same_texts_in_every_row_group() {
                 body.encoding = kernels::parquet::Encoding::Plain;
             }
         }
-        let plain = plain.on(&device);
+        let plain = plain.on(device);
         let error = device.decoder.decode_codes(&plain, &short).unwrap_err();
         assert!(
             error
@@ -207,16 +201,14 @@ fn codes_stand_for_the_same_texts_in_every_row_group() {
     }
 }
 
-#[test]
-fn known_intervals_make_the_same_shape_of_every_chunk() {
-    let mut device = Device::new();
+pub fn known_intervals_make_the_same_shape_of_every_chunk(device: &mut Device) {
     let values: Vec<i64> = (0..100).map(|row| row % 5).collect();
     let file = write::<parquet::data_type::Int64Type>(
         "message m { required int64 c; }",
         &[(values, None)],
         WriterProperties::default(),
     );
-    let pages = column(&file, 0, &DataType::Int64).on(&device);
+    let pages = column(&file, 0, &DataType::Int64).on(device);
     for (known, stored) in [
         (None, "i8"),
         (Some(Range::new(-40_000, 40_000)), "i32"),
