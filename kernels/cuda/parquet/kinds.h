@@ -81,7 +81,7 @@ struct KindInt96 : KindOfBytes<KindInt96, i64, true> {
     for (u32 i = 0; i < 8; ++i) nanos |= u64(byte(i)) << (8 * i);
     WL_UNROLL
     for (u32 i = 0; i < 4; ++i) julian |= u32(byte(8 + i)) << (8 * i);
-    const i64 day = i64(julian) - 2440588;  // of 1970-01-01
+    const i64 day = i64(static_cast<i32>(julian)) - 2440588;  // of 1970-01-01
     const i64 ticks_per_second = static_cast<i64>(options.ticks_per_second);
     const i128 ticks = i128(day) * 86400 * ticks_per_second + i64(nanos) / (1000000000 / ticks_per_second);
     out = static_cast<i64>(ticks);

@@ -127,8 +127,6 @@ impl Decoder {
         let after = Event::record_timing(&self.context.stream)?;
         let device_ms = f64::from(after.ms_since(&before)?);
         self.context.note(kernel, device_ms);
-        self.context.counts.rows += pages.n_rows() as u64;
-        self.context.counts.chunks += 1;
         self.context.counts.bytes_read += pages.n_bytes() as u64;
         Ok(decoded)
     }

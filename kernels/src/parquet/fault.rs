@@ -6,6 +6,9 @@ use crate::error::{Error, MalformedPage};
 /// The fault word while no page has met one.
 pub(super) const NO_FAULT: u64 = u64::MAX;
 
+/// `PAGE_FAULT_TIME`.
+const TIME: u64 = 11;
+
 /// The `PAGE_FAULT_..` of `cuda/parquet/page.h`.
 fn reason(code: u64) -> &'static str {
     match code {
@@ -36,6 +39,10 @@ pub(super) struct PageNumber {
 /// The error of a fault word that names one of `numbers`.
 pub(super) fn page_fault(column: &ColumnPages, numbers: &[PageNumber], word: u64) -> Error {
     match numbers.get((word >> 8) as usize) {
+        // The page is in order; its values are too far away.
+        Some(_) if word & 0xff == TIME => {
+            Error::Unsupported(format!("column {}: {}", column.name, reason(TIME)))
+        }
         Some(number) => malformed(column, *number, reason(word & 0xff).to_string()),
         None => Error::Internal(format!(
             "a kernel reported page fault {word:#x}, which does not exist"

@@ -83,7 +83,7 @@ pub fn int96_is_read_in_the_unit_that_is_asked_for(device: &mut Device) {
         let error = column(&file, 0, &nanoseconds).decoded(device);
         let error = error.unwrap_err().to_string();
         assert!(
-            error.contains("a timestamp does not fit 64 bits"),
+            error.contains("column c: a timestamp does not fit 64 bits"),
             "{error}"
         );
     }

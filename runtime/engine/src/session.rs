@@ -35,7 +35,7 @@ use kernels::jit::Jit;
 use crate::cancel::Cancel;
 use crate::cpu::FastOnCpu;
 use crate::error::{Error, Result};
-use crate::exec::Device;
+use crate::exec::{Device, Scans};
 use crate::explain;
 use crate::guard;
 use crate::guard::statement::Role;
@@ -112,6 +112,8 @@ pub struct Session {
     planning_us: AtomicU64,
     /// The kernels of its device, where there is one.
     jit: Option<Arc<Jit>>,
+    /// The accounts of scans that a device reads.
+    scans: Scans,
     /// The short way to plans that run whole on the device, where there is one.
     whole: Option<Whole>,
     /// Whether a plan with a node that computes on the CPU is an error.
@@ -128,7 +130,7 @@ impl Session {
     /// `settings.fallback` says.
     pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
         let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
-        let jit = Arc::clone(&device.jit);
+        let (jit, scans) = (Arc::clone(&device.jit), device.scans.clone());
         let rule = Arc::new(GpuRewrite::new(device, allow_fallback));
         let mut session = Self::with_rules(settings, vec![Arc::<GpuRewrite>::clone(&rule)])?;
         let all = session
@@ -138,6 +140,7 @@ impl Session {
             .physical_optimizers()
             .to_vec();
         session.jit = Some(jit);
+        session.scans = scans;
         let without_rules = SessionStateBuilder::new_from_existing(session.context.state())
             .with_physical_optimizer_rules(Vec::new())
             .build();
@@ -165,6 +168,7 @@ impl Session {
             has_views: AtomicBool::new(false),
             planning_us: AtomicU64::new(0),
             jit: None,
+            scans: Scans::default(),
             whole: None,
             refuses_cpu_nodes: false,
         })
@@ -419,6 +423,7 @@ impl Session {
         self.budget.reset_peak();
         self.planning_us.store(0, Ordering::Relaxed);
         self.kernel_times();
+        self.scans.take();
         self.check_name(&stage.name)?;
         let target = match &stage.output {
             Some(output) => {
@@ -437,6 +442,7 @@ impl Session {
             elapsed_ms: 0,
             planning_ms: 0.0,
             kernels: Vec::new(),
+            scans: Vec::new(),
             peak_memory_bytes: 0,
             spilled_bytes: 0,
             preview: Vec::new(),
@@ -514,6 +520,7 @@ impl Session {
             report.statements.push(done);
         }
         report.kernels = self.kernel_times();
+        report.scans = self.scans.take();
         report.planning_ms = self.planning_us.load(Ordering::Relaxed) as f64 / 1e3;
         report.elapsed_ms = started.elapsed().as_millis() as u64;
         report.peak_memory_bytes = self.budget.peak_bytes();

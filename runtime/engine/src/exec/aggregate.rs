@@ -36,7 +36,7 @@ use datafusion::physical_plan::{
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kernels::codegen::GroupOutput;
-use kernels::columns::{stage, type_of};
+use kernels::columns::{DeviceChunk, stage, type_of};
 use kernels::ir::{Aggregate, IntWidth, Range, Spread, Type};
 use kernels::launch::{AggregateRun, Groups, Loader, Number, StagedBatch};
 
@@ -48,8 +48,9 @@ use super::feed::{Consumer, feed};
 use super::no_rows::of_no_rows;
 use super::original::{Original, Outcome, only_partition};
 use super::relation::{blocking, is_whole, relation, tables};
+use super::scan::{self, ChunkSink};
 use super::{Device, finish, in_any_order, replaced};
-use crate::lower::{DerivedText, Joined, LateValues};
+use crate::lower::{DerivedText, Joined, LateValues, without_exchange};
 use crate::report::PipelineReport;
 
 /// How one output column is made of the pipeline's calls.
@@ -270,9 +271,16 @@ impl GpuAggregateExec {
 /// What the partitions of one execution share.
 struct Shared {
     run: Mutex<AggregateRun>,
-    dictionaries: BTreeMap<usize, Arc<Dictionary>>,
+    dictionaries: Arc<BTreeMap<usize, Arc<Dictionary>>>,
     staging_us: AtomicU64,
     retries: AtomicU64,
+}
+
+impl ChunkSink for Shared {
+    fn add(&self, chunk: &DeviceChunk) -> kernels::error::Result<()> {
+        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        run.add_copied(chunk)
+    }
 }
 
 impl Job {
@@ -408,14 +416,26 @@ impl Job {
         });
         let shared = Arc::new(Shared {
             run: Mutex::new(run),
-            dictionaries: of_codes.collect(),
+            dictionaries: Arc::new(of_codes.collect()),
             staging_us: AtomicU64::new(0),
             retries: AtomicU64::new(0),
         });
-        feed(&pipeline.source, context, device, || {
-            Partition::new(device, pipeline, &wanted, &shared)
-        })
-        .await?;
+        let (source, codes) = (without_exchange(&pipeline.source), &pipeline.codes);
+        match scan::open(source, &wanted, codes, device, context).await? {
+            Some(scan) => {
+                let known = Arc::clone(&pipeline.known);
+                let texts = &shared.dictionaries;
+                let sink = Arc::clone(&shared) as Arc<dyn ChunkSink>;
+                let counts = scan.stream(codes, known, texts, device, context, sink);
+                add_counts(report, counts.await?, device);
+            }
+            None => {
+                feed(&pipeline.source, context, device, || {
+                    Partition::new(device, pipeline, &wanted, &shared)
+                })
+                .await?;
+            }
+        }
         let shared = Arc::into_inner(shared)
             .ok_or_else(|| DataFusionError::Internal("a partition is still running".into()))?;
         let own = shared.dictionaries.iter();

@@ -12,6 +12,7 @@ mod no_rows;
 mod original;
 mod relation;
 mod rest;
+mod scan;
 mod sort;
 mod window;
 
@@ -20,6 +21,7 @@ pub use codes::Codes;
 pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
 pub use original::Outcome;
 pub use rest::depth_of;
+pub use scan::Scans;
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 pub use window::{DefaultText, GpuWindowExec, WindowPipeline};
 
@@ -57,6 +59,8 @@ pub struct Device {
     pub cache: Arc<ColumnCache>,
     /// Bytes that the cache may take; 0 for no cache.
     pub cache_bytes: usize,
+    /// The accounts of scans since they were last taken.
+    pub scans: Scans,
 }
 
 /// What a batch may use of a device.
@@ -100,6 +104,7 @@ impl Device {
             budget: Budget::new(memory_bytes),
             admission: Admission::new(limits.concurrent_chunks),
             cache: Arc::default(),
+            scans: Scans::default(),
             cache_bytes: memory_bytes / 100 * usize::from(limits.cache_part.0.min(100)),
         }
     }

@@ -35,6 +35,7 @@ use super::codes::{Codes, Texts, Wanted, decode, in_order, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::encode_all;
 use super::failure::Failure;
+use super::scan;
 use super::window::GpuWindowExec;
 use crate::lower::{Joined, without_exchange};
 
@@ -277,6 +278,11 @@ pub async fn relation(
     }
     if let Some(scan) = cached_scan(plan, device) {
         return cached(&scan, wanted, codes, device, context).await;
+    }
+    if let Some(scan) = scan::open(plan, &wanted, codes, device, context).await?
+        && !scan.pieces.pieces.is_empty()
+    {
+        return scan.relation(codes, known, device, context).await;
     }
     let batches = read_all(plan, context).await?;
     of_batches(batches, plan.schema(), wanted, codes, known, device).await
@@ -547,7 +553,7 @@ fn staged(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Failu
 }
 
 /// The codes of a column that comes in parts, and their texts.
-fn encoded(
+pub(super) fn encoded(
     parts: &[&dyn Array],
     codes: &Codes,
     number: usize,
