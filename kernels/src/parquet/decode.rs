@@ -1,5 +1,6 @@
 //! One column of pages to a device column.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::TimeUnit;
@@ -11,7 +12,7 @@ use super::{ColumnPages, Encoding, PageKind, Physical};
 use crate::codegen::{ColumnShape, ValueRegister};
 use crate::columns::{DeviceColumn, bits};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceBuffer, Event, Gpu, LaunchShape, Stream};
+use crate::gpu::{DeviceBuffer, Event, Gpu, Kernel, LaunchShape, Stream};
 use crate::ir::{IntWidth, Range, Type};
 use crate::jit::Jit;
 use crate::launch::RunCounts;
@@ -32,6 +33,8 @@ pub struct Decoder {
     pub(super) context: Context,
     /// First faults: of data pages, of dictionary pages, of rows.
     faults: DeviceBuffer,
+    /// The kernels that were used so far: a look-up hashes every header.
+    kernels: HashMap<String, Kernel>,
 }
 
 /// Which word of the faults.
@@ -79,7 +82,11 @@ impl Decoder {
     pub fn new(gpu: &Arc<dyn Gpu>, jit: &Arc<Jit>) -> Result<Decoder> {
         let context = Context::new(Arc::clone(gpu), Arc::clone(jit))?;
         let faults = DeviceBuffer::filled(gpu, &context.stream, 3 * 8, 0xff)?;
-        Ok(Decoder { context, faults })
+        Ok(Decoder {
+            context,
+            faults,
+            kernels: HashMap::new(),
+        })
     }
 
     /// The stream that everything is enqueued on: page bodies must be there for it.
@@ -150,7 +157,8 @@ impl Decoder {
         };
         let tables = Tables::of(&self.context, pages, codes)?;
         let fault = self.fault_address(FaultOf::Data);
-        let levels = Levels::read(&mut self.context, pages, &tables, fault)?;
+        let kernel = self.kernel("parquet_columns", columns_text, "parquet_levels")?;
+        let levels = Levels::read(&self.context, &kernel, pages, &tables, fault)?;
         let by_texts = kind == Kind::Bytes || (kind == Kind::Decimal && tables.has_delta_bytes);
         let n_rows = pages.n_rows();
         let (wide, texts) = match by_texts {
@@ -184,6 +192,21 @@ impl Decoder {
         };
         let column = Arc::new(column);
         Ok((Decoded { column, n_nulls }, kernel))
+    }
+
+    /// A kernel of a text, which is made if the kernel was not used before.
+    pub(super) fn kernel(
+        &mut self,
+        of: &str,
+        text: impl Fn() -> String,
+        name: &str,
+    ) -> Result<Kernel> {
+        if let Some(kernel) = self.kernels.get(name) {
+            return Ok(kernel.clone());
+        }
+        let kernel = self.context.load(of, &text())?.kernel(name)?;
+        self.kernels.insert(name.to_string(), kernel.clone());
+        Ok(kernel)
     }
 
     /// The address of a fault word.
@@ -221,7 +244,7 @@ impl Decoder {
         codes: Option<&[Vec<i32>]>,
     ) -> Result<Wide> {
         let (_, name) = kind.names();
-        let kernel = self.context.load(name, &values_text(kind))?.kernel(name)?;
+        let kernel = self.kernel(name, || values_text(kind), name)?;
         let (gpu, stream) = (&self.context.gpu, &self.context.stream);
         let (bytes, element) = kind.element();
         let dictionary = match codes {
@@ -370,10 +393,7 @@ impl Decoder {
         to: &str,
         n: usize,
     ) -> Result<DeviceBuffer> {
-        let kernel = self
-            .context
-            .load("parquet_columns", &columns_text())?
-            .kernel(&narrow_name(from, to))?;
+        let kernel = self.kernel("parquet_columns", columns_text, &narrow_name(from, to))?;
         let bytes = match to {
             "i8" => 1,
             "i16" => 2,

@@ -1,7 +1,7 @@
 //! The pages of a column as kernels get them, and their levels.
 
 use super::fault::{PageNumber, malformed};
-use super::plan::{THREADS, columns_text, number_of};
+use super::plan::{THREADS, number_of};
 use super::{ColumnPages, Encoding, PageKind, Physical};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, Kernel, LaunchShape};
@@ -207,14 +207,12 @@ struct LevelsPass {
 impl Levels {
     /// Enqueues the reading of levels.
     pub(super) fn read(
-        context: &mut Context,
+        context: &Context,
+        kernel: &Kernel,
         column: &ColumnPages,
         tables: &Tables,
         first_fault: u64,
     ) -> Result<Levels> {
-        let kernel = context
-            .load("parquet_columns", &columns_text())?
-            .kernel("parquet_levels")?;
         let (gpu, stream) = (&context.gpu, &context.stream);
         let n_rows = match column.is_optional {
             true => column.n_rows(),
@@ -237,7 +235,7 @@ impl Levels {
         let shape = warp_shape(context, tables.data.len());
         // SAFETY: the struct is that of `cuda/parquet/levels.h`; its buffers outlive the
         // work on this stream.
-        unsafe { launch(context, &kernel, shape, &params)? };
+        unsafe { launch(context, kernel, shape, &params)? };
         Ok(levels)
     }
 

@@ -5,7 +5,7 @@ use super::pages::{Levels, Tables, launch, n_warps, warp_shape};
 use super::plan::{THREADS, texts_text};
 use super::{ColumnPages, Physical};
 use crate::error::Result;
-use crate::gpu::DeviceBuffer;
+use crate::gpu::{DeviceBuffer, Kernel};
 use crate::ir::{Range, Type};
 
 /// Bytes, offsets, and what a kernel calls text with such offsets.
@@ -85,15 +85,14 @@ impl Decoder {
         tables: &Tables,
         levels: &Levels,
     ) -> Result<(Option<Wide>, TextParts)> {
-        let code = self.context.load("parquet_texts", &texts_text())?;
         let n_rows = pages.n_rows();
         let sources = self.sources(pages, tables, levels)?;
-        let (gpu, stream) = (self.context.gpu.clone(), &self.context.stream);
+        let gpu = self.context.gpu.clone();
 
         let tile_rows = TILE_ROUNDS * THREADS.min(gpu.info().max_block_threads) as usize;
         let n_tiles = n_rows.div_ceil(tile_rows);
-        let tiles = DeviceBuffer::zeroed(&gpu, stream, (n_tiles + 1) * 8)?;
-        let offsets = DeviceBuffer::zeroed(&gpu, stream, (n_rows + 1) * 8)?;
+        let tiles = DeviceBuffer::zeroed(&gpu, &self.context.stream, (n_tiles + 1) * 8)?;
+        let offsets = DeviceBuffer::zeroed(&gpu, &self.context.stream, (n_rows + 1) * 8)?;
         let params = TextOffsetsPass {
             n_rows: n_rows as u64,
             tiles: tiles.ptr().0,
@@ -101,15 +100,15 @@ impl Decoder {
             offsets: offsets.ptr().0,
         };
         let shape = self.rows_shape(n_rows.div_ceil(TILE_ROUNDS));
-        let kernel = code.kernel("parquet_text_offsets")?;
+        let kernel = self.text_kernel("parquet_text_offsets")?;
         // SAFETY: the struct is that of `cuda/parquet/text_column.h`; its buffers outlive
         // the wait below.
         unsafe { launch(&self.context, &kernel, shape, &params)? };
-        let n_bytes: Vec<i64> = offsets.read(stream, n_rows * 8, 1)?;
+        let n_bytes: Vec<i64> = offsets.read(&self.context.stream, n_rows * 8, 1)?;
         let n_bytes = n_bytes.first().copied().unwrap_or(0) as usize;
 
         let bytes = DeviceBuffer::allocate(&gpu, n_bytes)?;
-        let is_not_ascii = DeviceBuffer::zeroed(&gpu, stream, 4)?;
+        let is_not_ascii = DeviceBuffer::zeroed(&gpu, &self.context.stream, 4)?;
         let params = TextCopyPass {
             n_rows: n_rows as u64,
             n_pages: tables.data.len() as u64,
@@ -121,12 +120,12 @@ impl Decoder {
             bytes: bytes.ptr().0,
             is_not_ascii: is_not_ascii.ptr().0,
         };
-        let kernel = code.kernel("parquet_copy_texts")?;
+        let kernel = self.text_kernel("parquet_copy_texts")?;
         let shape = warp_shape(&self.context, n_rows);
         // SAFETY: as above.
         unsafe { launch(&self.context, &kernel, shape, &params)? };
         if tables.has_delta_bytes {
-            let kernel = code.kernel("parquet_copy_prefixes")?;
+            let kernel = self.text_kernel("parquet_copy_prefixes")?;
             let shape = warp_shape(&self.context, tables.data.len());
             // SAFETY: as above.
             unsafe { launch(&self.context, &kernel, shape, &params)? };
@@ -135,7 +134,7 @@ impl Decoder {
             let wide = self.decimals(pages, tables, levels, &offsets, &bytes)?;
             return Ok((Some(wide), (bytes, offsets, "long_text")));
         }
-        let is_not_ascii: Vec<u32> = is_not_ascii.to_vec(stream)?;
+        let is_not_ascii: Vec<u32> = is_not_ascii.to_vec(&self.context.stream)?;
         if is_not_ascii != [0] {
             let params = TextCheckPass {
                 n_rows: n_rows as u64,
@@ -143,7 +142,7 @@ impl Decoder {
                 bytes: bytes.ptr().0,
                 first_fault: self.fault_address(FaultOf::Row),
             };
-            let kernel = code.kernel("parquet_check_utf8")?;
+            let kernel = self.text_kernel("parquet_check_utf8")?;
             // SAFETY: as above.
             unsafe { launch(&self.context, &kernel, self.rows_shape(n_rows), &params)? };
             self.check_faults(pages, tables)?;
@@ -155,6 +154,10 @@ impl Decoder {
         Ok((None, (bytes, short, "text")))
     }
 
+    fn text_kernel(&mut self, name: &str) -> Result<Kernel> {
+        self.kernel("parquet_texts", texts_text, name)
+    }
+
     /// Where the bytes of every row's value are.
     fn sources(
         &mut self,
@@ -162,8 +165,7 @@ impl Decoder {
         tables: &Tables,
         levels: &Levels,
     ) -> Result<DeviceBuffer> {
-        let code = self.context.load("parquet_texts", &texts_text())?;
-        let kernel = code.kernel("parquet_texts")?;
+        let kernel = self.text_kernel("parquet_texts")?;
         let (gpu, stream) = (&self.context.gpu, &self.context.stream);
         let dictionary = DeviceBuffer::zeroed(gpu, stream, tables.n_entries * SOURCE_BYTES)?;
         let sources = DeviceBuffer::zeroed(gpu, stream, pages.n_rows() * SOURCE_BYTES)?;
@@ -210,8 +212,7 @@ impl Decoder {
         offsets: &DeviceBuffer,
         bytes: &DeviceBuffer,
     ) -> Result<Wide> {
-        let code = self.context.load("parquet_texts", &texts_text())?;
-        let kernel = code.kernel("parquet_decimals_of_texts")?;
+        let kernel = self.text_kernel("parquet_decimals_of_texts")?;
         let (gpu, stream) = (&self.context.gpu, &self.context.stream);
         let n_rows = pages.n_rows();
         let shape = self.rows_shape(n_rows);

@@ -61,6 +61,7 @@ use super::feed::CHUNK_ROWS;
 use super::original::{Original, Outcome, in_parts};
 use super::relation::{blocking, is_whole, relation, tables, text_of};
 use super::rest::run_over;
+use super::scan;
 use super::sort::ranks_of;
 use super::{Device, replaced};
 use crate::lower::{Joined, LateValues};
@@ -272,6 +273,7 @@ impl ExecutionPlan for GpuCollectExec {
             Some(form) if !is_whole => form.clone(),
             _ => return self.execute_whole(partition, context),
         };
+        scan::streamed(source, &self.device);
         let source = self.pipeline.source.output_partitioning().partition_count();
         let own = self.properties.output_partitioning().partition_count();
         if source != own {

@@ -30,7 +30,7 @@ use kernels::launch::{JoinTable, Loader, RunCounts, StagedBatch};
 
 use super::Device;
 use super::aggregate::{Finished, GpuAggregateExec};
-use super::cache::{Cached, FileScan};
+use super::cache::{Cached, FileScan, Key};
 use super::codes::{Codes, Texts, Wanted, decode, in_order, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::encode_all;
@@ -357,6 +357,27 @@ async fn cached(
     }
     let mut counts = RunCounts::default();
     let mut staging_ms = 0.0;
+    if let Some(mut read) = read_missing(scan, &missing, codes, device, context).await? {
+        let mut memory = device.reserve(0)?;
+        read.reserved.drain(..).for_each(|own| memory.merge(own));
+        for (number, wanted, _, key) in std::mem::take(&mut missing) {
+            let column = Arc::clone(read.rows.shared_column(number)?);
+            let of_codes = match wanted {
+                Wanted::Codes(of) => read.texts.get(&of).cloned(),
+                Wanted::Own(_) => None,
+            };
+            let cached = Cached {
+                texts: of_codes,
+                n_rows: read.rows.n_rows,
+                column,
+            };
+            let reserved = memory.split(cached.column.bytes().min(memory.bytes()));
+            let kept = cached.clone();
+            device.cache.put(key, kept, reserved, device.cache_bytes);
+            found.insert(number, (wanted, cached));
+        }
+        counts = read.counts;
+    }
     // Without any column it is the rows that are counted.
     if !missing.is_empty() || found.is_empty() {
         let mut read: Vec<usize> = missing.iter().map(|(_, _, own, _)| *own).collect();
@@ -429,6 +450,34 @@ async fn cached(
         counts,
         reserved: Vec::new(),
     })
+}
+
+/// A column that is not cached: its number, as what it is wanted, its number in the scan,
+/// and what it will be known by.
+type Missing = (usize, Wanted, usize, Key);
+
+/// Columns that the device reads by itself, if it can.
+async fn read_missing(
+    scan: &FileScan,
+    missing: &[Missing],
+    codes: &Codes,
+    device: &Device,
+    context: &Arc<TaskContext>,
+) -> Result<Option<Relation>, Failure> {
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let plan = scan.of_all_columns()?;
+    let wanted: Vec<(usize, Wanted)> = missing.iter().map(|(n, w, _, _)| (*n, *w)).collect();
+    match scan::open(&plan, &wanted, codes, device, context).await? {
+        Some(opened) if !opened.pieces.pieces.is_empty() => {
+            let read = opened
+                .relation(codes, Arc::default(), device, context)
+                .await?;
+            Ok(Some(read))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The plan's column that is read for what is wanted.

@@ -46,6 +46,7 @@ use super::collect::Left;
 use super::failure::{Failure, add_counts};
 use super::original::{Original, Outcome, in_parts, only_partition};
 use super::relation::{SourceRows, blocking, source_rows};
+use super::scan;
 use super::{Device, in_any_order};
 use crate::report::PipelineReport;
 
@@ -265,7 +266,10 @@ impl Job {
         let reservation =
             Arc::new(MemoryConsumer::new("GpuSortExec").register(context.memory_pool()));
         let batches = match first.is_empty() {
-            true => gather(&self.pipeline.source, &context, &reservation).await?,
+            true => {
+                scan::streamed(&self.pipeline.source, &self.device);
+                gather(&self.pipeline.source, &context, &reservation).await?
+            }
             false => first,
         };
         let mut report = PipelineReport {

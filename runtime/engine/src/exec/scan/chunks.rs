@@ -15,9 +15,11 @@ use kernels::gpu::Stream;
 use kernels::ir::Range;
 use kernels::launch::{Loader, RunCounts, StagedBatch};
 use kernels::parquet::Decoder;
+use tokio::sync::Semaphore;
 
 use super::columns::ColumnOfPages;
 use super::footers::{Piece, Pieces};
+use super::load::host_gate;
 use super::pages::Target;
 use super::plan::{Scan, location_of};
 use crate::exec::Device;
@@ -50,6 +52,8 @@ pub(super) struct Job {
     pub(super) device: Device,
     pub(super) context: Arc<TaskContext>,
     pub(super) account: Arc<Account>,
+    /// Permits for host memory, and how many there are.
+    pub(super) host: (Arc<Semaphore>, usize),
 }
 
 /// What was done so far.
@@ -170,6 +174,7 @@ impl Job {
             device: device.clone(),
             context: Arc::clone(context),
             account: Arc::default(),
+            host: host_gate(context),
         }
     }
 

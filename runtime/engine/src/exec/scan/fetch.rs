@@ -16,8 +16,10 @@ use futures::{StreamExt, TryStreamExt};
 use super::footers::{File, Piece};
 use crate::exec::failure::Failure;
 
-/// Ranges that are closer than this are fetched by one request.
-const GAP_BYTES: u64 = 1 << 20;
+/// Ranges are fetched by one request when what lies between them is not more than this
+/// part of them, or than so many bytes: little is fetched that nobody wants.
+const GAP_PART: u64 = 20;
+const GAP_BYTES: u64 = 4 << 10;
 
 /// A request for several ranges is not larger than this.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
@@ -121,14 +123,15 @@ fn coalesced(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     sorted.sort_unstable_by_key(|range| (range.start, range.end));
     let mut requests: Vec<Range<u64>> = Vec::new();
     for range in sorted {
+        let joins = |last: &Range<u64>| {
+            let wanted = (last.end - last.start) + (range.end - range.start);
+            let gap = range.start.saturating_sub(last.end);
+            range.end <= last.end
+                || (gap <= (wanted / GAP_PART).max(GAP_BYTES)
+                    && range.end - last.start <= REQUEST_BYTES_MAX)
+        };
         match requests.last_mut() {
-            Some(last)
-                if range.end <= last.end
-                    || (range.start <= last.end.saturating_add(GAP_BYTES)
-                        && range.end - last.start <= REQUEST_BYTES_MAX) =>
-            {
-                last.end = last.end.max(range.end);
-            }
+            Some(last) if joins(last) => last.end = last.end.max(range.end),
             _ => requests.push(range),
         }
     }
@@ -147,9 +150,11 @@ mod tests {
             (&[], &[]),
             (&[(0, 10), (10, 20)], &[(0, 20)]),
             (&[(100, 200), (0, 10)], &[(0, 200)]),
+            (&[(0, 10), (MB, MB + 5)], &[(0, 10), (MB, MB + 5)]),
+            (&[(0, 10 * MB), (11 * MB, 22 * MB)], &[(0, 22 * MB)]),
             (
-                &[(0, 10), (2 * MB, 2 * MB + 5)],
-                &[(0, 10), (2 * MB, 2 * MB + 5)],
+                &[(0, 10 * MB), (12 * MB, 22 * MB)],
+                &[(0, 10 * MB), (12 * MB, 22 * MB)],
             ),
             (
                 &[(0, 40 * MB), (40 * MB, 80 * MB)],

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use futures::{StreamExt, TryStreamExt};
 use kernels::budget::Reservation;
 use kernels::gpu::Stream;
 use kernels::ir::Type;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::chunks::{Job, add, us_since};
 use super::columns::ColumnOfPages;
@@ -28,7 +29,33 @@ const TOGETHER_BYTES: usize = 1 << 30;
 
 /// A row group's compressed columns, each with its place in the file, and the host memory
 /// that it takes until they are on the device.
-type Fetched = (Piece, Vec<(u64, bytes::Bytes)>, Arc<MemoryReservation>);
+type Fetched = (Piece, Vec<(u64, bytes::Bytes)>, Arc<HostMemory>);
+
+/// Memory that a row group takes on the host: of the batch, and of what its scan may take.
+struct HostMemory {
+    _reserved: MemoryReservation,
+    _of_scan: OwnedSemaphorePermit,
+}
+
+/// What a scan takes of the batch's memory at most: this part, and not less or more than
+/// these bytes.
+const HOST_PART: usize = 4;
+const HOST_BYTES: std::ops::RangeInclusive<usize> = 64 << 20..=2 << 30;
+
+/// A scan's memory is counted in these.
+const HOST_UNIT: usize = 1 << 10;
+
+/// Permits for the memory of a scan: what is read ahead waits for what is under way.
+pub(super) fn host_gate(context: &TaskContext) -> (Arc<Semaphore>, usize) {
+    let bytes = match context.memory_pool().memory_limit() {
+        MemoryLimit::Finite(bytes) => {
+            (bytes / HOST_PART).clamp(*HOST_BYTES.start(), *HOST_BYTES.end())
+        }
+        _ => *HOST_BYTES.end(),
+    };
+    let units = bytes / HOST_UNIT;
+    (Arc::new(Semaphore::new(units)), units)
+}
 
 impl Job {
     /// Columns by their numbers in the scan, gathered so that each group needs not too much
@@ -150,10 +177,20 @@ impl Job {
     /// The compressed columns of a row group, and the host memory that it takes until they
     /// are on the device.
     async fn fetch_piece(&self, piece: Piece, columns: Vec<usize>) -> Result<Fetched, Failure> {
-        let memory = MemoryConsumer::new("GpuScan").register(self.context.memory_pool());
-        memory
-            .try_grow(columns.iter().map(|column| piece.host_bytes(*column)).sum())
+        let bytes: usize = columns.iter().map(|column| piece.host_bytes(*column)).sum();
+        let (gate, units_max) = &self.host;
+        // A row group that is larger than all of it goes by itself.
+        let units = bytes.div_ceil(HOST_UNIT).min(*units_max) as u32;
+        let of_scan = Arc::clone(gate).acquire_many_owned(units).await;
+        let of_scan = of_scan.map_err(|e| internal(format!("a scan without memory: {e}")))?;
+        let reserved = MemoryConsumer::new("GpuScan").register(self.context.memory_pool());
+        reserved
+            .try_grow(bytes)
             .map_err(|e| Failure::device("out-of-memory", e.to_string()))?;
+        let memory = HostMemory {
+            _reserved: reserved,
+            _of_scan: of_scan,
+        };
         let started = Instant::now();
         let fetched = fetch(&piece, &columns).await?;
         add(&self.account.fetch_us, us_since(started));

@@ -26,12 +26,14 @@ pub use chunks::{ChunkSink, Opened};
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::Device;
 use super::codes::{Codes, Wanted};
 use super::failure::Failure;
+use crate::lower::without_exchange;
 use crate::report::{Reason, ScanReport};
 
 /// The accounts of all scans since they were last taken. Clones share them.
@@ -95,6 +97,17 @@ pub async fn open(
     };
     device.scans.left_to_cpu(plan::location(plan), reason);
     Ok(None)
+}
+
+/// Notes that a pipeline reads its source through DataFusion's reader because it streams
+/// rows through the host, if the source is a scan of files.
+pub fn streamed(source: &Arc<dyn ExecutionPlan>, device: &Device) {
+    let source = without_exchange(source);
+    if source.is::<DataSourceExec>() && !plan::location(source).is_empty() {
+        let message = "rows that go on to the host are read there".to_string();
+        let reason = reason("scan-streams", message);
+        device.scans.left_to_cpu(plan::location(source), reason);
+    }
 }
 
 #[cfg(test)]

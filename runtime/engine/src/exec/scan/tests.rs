@@ -235,3 +235,186 @@ async fn bad_files_are_errors_that_name_the_place_or_rows_that_are_intact() {
     ];
     assert_eq!(errors, expected);
 }
+
+/// The folder that holds pyarrow where `infra/install-test-tools` puts it.
+fn tools() -> PathBuf {
+    let home = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
+    cache
+        .unwrap_or_default()
+        .join("warpline/tools/pyarrow-26.0.1")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_pyarrow_have_the_rows_that_pyarrow_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parquet/write_with_pyarrow.py");
+    let ran = std::process::Command::new("python3")
+        .arg(script)
+        .arg(folder.path())
+        .env("PYTHONPATH", tools())
+        .output();
+    match ran {
+        Ok(ran) if ran.status.success() => {}
+        other => {
+            let required = std::env::var_os("WARPLINE_REQUIRE_PYARROW").is_some();
+            assert!(!required, "pyarrow is required: {other:?}");
+            eprintln!("pyarrow is not installed; this test did not run");
+            return;
+        }
+    }
+    let (device, session) = (device(), session());
+    let mut n_columns = 0;
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let file = entry.unwrap().path();
+        if file
+            .extension()
+            .is_none_or(|extension| extension != "parquet")
+        {
+            continue;
+        }
+        let plan = scan_of(&session, &file).await.unwrap();
+        let rows = std::fs::File::open(file.with_extension("arrow")).unwrap();
+        let rows = arrow::ipc::reader::FileReader::try_new(rows, None).unwrap();
+        let rows: Vec<RecordBatch> = rows.map(Result::unwrap).collect();
+        for (column, field) in plan.schema().fields().iter().enumerate() {
+            let context = format!("{}, column {}", file.display(), field.name());
+            match read(&device, &session, &plan, column).await {
+                Ok(Became::Rows(decoded)) => {
+                    let expected = column_of(&rows, column, field.data_type());
+                    assert!(decoded.to_data() == expected.to_data(), "{context}");
+                    n_columns += 1;
+                }
+                Ok(Became::Left(reason)) => panic!("{context}: {reason:?}"),
+                Err(failure) => panic!("{context}: {}", message(failure)),
+            }
+        }
+    }
+    assert!(n_columns > 1000, "{n_columns}");
+}
+
+/// A generator of numbers: the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n.max(1) as u64) as usize
+    }
+}
+
+/// Bytes of pages and page headers of good files change; their footers do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
+    let (device, session) = (device(), session());
+    let folder = tempfile::tempdir().unwrap();
+    let seeds = [
+        "alltypes_plain.parquet",
+        "alltypes_dictionary.parquet",
+        "delta_encoding_optional_column.parquet",
+        "datapage_v2.snappy.parquet",
+        "byte_stream_split.zstd.parquet",
+        "lz4_raw_compressed.parquet",
+        "nulls.snappy.parquet",
+        "sort_columns.parquet",
+    ];
+    let seeds = seeds.map(|name| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/parquet/good")
+            .join(name);
+        std::fs::read(file).unwrap()
+    });
+    let mut random = Random(0x5eed_0000_1234_5678);
+    let (mut n_rows, mut n_errors) = (0, 0);
+    for round in 0..600 {
+        let mut bytes = seeds[round % seeds.len()].clone();
+        let footer = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap());
+        let n_pages = bytes.len() - 8 - footer as usize;
+        for _ in 0..1 + random.below(4) {
+            let at = 4 + random.below(n_pages - 4);
+            bytes[at] = match random.below(4) {
+                0 => 0xff,
+                1 => bytes[at] ^ (1 << random.below(8)),
+                _ => random.below(256) as u8,
+            };
+        }
+        let file = folder.path().join(format!("{round}.parquet"));
+        std::fs::write(&file, &bytes).unwrap();
+        let plan = scan_of(&session, &file).await.unwrap();
+        let column = random.below(plan.schema().fields().len());
+        match read(&device, &session, &plan, column).await {
+            Ok(_) => n_rows += 1,
+            Err(Failure::Device(reason)) => {
+                assert!(
+                    !reason.code.contains("error"),
+                    "round {round}: {}",
+                    reason.message
+                );
+                n_errors += 1;
+            }
+            Err(Failure::User(error)) => {
+                // A thread that panicked ends so.
+                let error = error.to_string();
+                assert!(!error.contains("ended"), "round {round}: {error}");
+                n_errors += 1;
+            }
+        }
+    }
+    assert!(
+        n_rows > 50 && n_errors > 50,
+        "{n_rows} rows, {n_errors} errors"
+    );
+}
+
+/// What is fetched from a store is what is needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wide_file_costs_what_its_touched_columns_cost() {
+    use arrow::array::Int64Array;
+    use parquet::arrow::ArrowWriter;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wide.parquet");
+    let columns = (0..300i64).map(|column| {
+        let values = (0..20_000i64).map(|row| (row * row + column).wrapping_mul(column + 7));
+        let values: ArrayRef = Arc::new(Int64Array::from_iter_values(values));
+        (format!("c{column}"), values)
+    });
+    let rows = RecordBatch::try_from_iter(columns).unwrap();
+    let properties = parquet::file::properties::WriterProperties::builder()
+        .set_max_row_group_row_count(Some(5000))
+        .set_dictionary_enabled(false)
+        .build();
+    let out = std::fs::File::create(&file).unwrap();
+    let mut writer = ArrowWriter::try_new(out, rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+    let (device, session) = (device(), session());
+    let plan = scan_of(&session, &file).await.unwrap();
+    let context = session.task_ctx();
+    let codes = Codes::default();
+    let wanted = [
+        (0, Wanted::Own(3)),
+        (1, Wanted::Own(4)),
+        (2, Wanted::Own(290)),
+    ];
+    let opened = open(&plan, &wanted, &codes, &device, &context).await;
+    let opened = opened
+        .unwrap_or_else(|f| panic!("{}", message(f)))
+        .expect("it is plain");
+    let needed: usize = opened
+        .pieces
+        .pieces
+        .iter()
+        .map(|piece| piece.n_bytes())
+        .sum();
+    let read = opened
+        .relation(&codes, Arc::default(), &device, &context)
+        .await;
+    let read = read.unwrap_or_else(|f| panic!("{}", message(f)));
+    assert_eq!(read.rows.n_rows, 20_000);
+    let report = device.scans.take().pop().unwrap();
+    let fetched = report.bytes_fetched as f64;
+    // Nothing was compressed, so what is needed is what footers say.
+    assert!(fetched <= needed as f64 * 1.1, "{fetched} of {needed}");
+}
