@@ -343,18 +343,12 @@ fn parquet_decoders_compile_with_next_to_no_spills() {
         assert!(!usage.is_empty(), "{name}: {}", image.log);
         for used in usage {
             // A warp that walks two delta encodings parks a few words; reads hide it.
-            let most = if used.kernel == "parquet_texts" {
-                32
-            } else {
-                0
+            let most = match used.kernel.as_str() {
+                "parquet_texts" => 32,
+                _ => 0,
             };
-            assert!(
-                used.spill_store_bytes <= most,
-                "{}: {}",
-                used.kernel,
-                image.log
-            );
-            assert!(used.stack_bytes <= most, "{}: {}", used.kernel, image.log);
+            let parked = used.spill_store_bytes.max(used.stack_bytes);
+            assert!(parked <= most, "{}: {}", used.kernel, image.log);
         }
     }
 }

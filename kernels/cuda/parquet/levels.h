@@ -15,6 +15,21 @@ struct LevelsPass {
   u64* first_fault;
 };
 
+// Sets the bits of rows `from` to `to`. Words that are not whole are other pages' too.
+WL_DEVICE void set_bits(u32* words, u64 from, u64 to) {
+  for (u64 word = (from >> 5) + lane_index(); word << 5 < to; word += WARP_LANES) {
+    const u64 base = word << 5;
+    u32 mask = 0xffffffffu;
+    if (base < from) mask &= 0xffffffffu << (from - base);
+    if (to - base < 32) mask &= (1u << (to - base)) - 1;
+    if (mask == 0xffffffffu) {
+      words[word] = mask;
+    } else {
+      atomic_or_u32(words + word, mask);
+    }
+  }
+}
+
 WL_DEVICE void read_levels(const LevelsPass& p, u64 number) {
   const PageRef page = p.pages[number];
   PageState state{page.n_rows, 0};
@@ -44,17 +59,26 @@ WL_DEVICE void read_levels(const LevelsPass& p, u64 number) {
       if (run.repeated && run.value > 1) fault = PAGE_FAULT_LEVEL;
       const u64 n_here = min_of(run.n, page.n_rows - done);
       const u64 from = page.first + done, to = from + n_here;
-      // One run that is all of the page and without nulls needs no row numbers.
-      const bool is_dense = run.repeated && run.value == 1 && n_here == page.n_rows;
-      for (u64 base = from & ~u64(WARP_LANES - 1); base < to; base += WARP_LANES) {
-        const u64 row = base + lane_index();
-        const bool valid = row >= from && row < to && value_in_run(cursor, run, 1, row - from) != 0;
-        const u32 mask = ballot(valid);
-        if (lane_index() == 0 && mask != 0) atomic_or_u32(p.validity + (base >> 5), mask << (base & 31));
-        if (valid && !is_dense) {
-          p.row_of[page.first + n_values + popc(mask & lanes_before())] = static_cast<u32>(row - page.first);
+      if (run.repeated) {
+        if (run.value != 0) {
+          set_bits(p.validity, from, to);
+          // A run that is all of the page needs no row numbers.
+          for (u64 i = lane_index(); n_here < page.n_rows && i < n_here; i += WARP_LANES) {
+            p.row_of[page.first + n_values + i] = static_cast<u32>(done + i);
+          }
+          n_values += static_cast<u32>(n_here);
         }
-        n_values += popc(mask);
+      } else {
+        for (u64 base = from & ~u64(WARP_LANES - 1); base < to; base += WARP_LANES) {
+          const u64 row = base + lane_index();
+          const bool valid = row >= from && row < to && value_in_run(cursor, run, 1, row - from) != 0;
+          const u32 mask = ballot(valid);
+          if (lane_index() == 0 && mask != 0) atomic_or_u32(p.validity + (base >> 5), mask << (base & 31));
+          if (valid) {
+            p.row_of[page.first + n_values + popc(mask & lanes_before())] = static_cast<u32>(row - page.first);
+          }
+          n_values += popc(mask);
+        }
       }
       done += n_here;
     }

@@ -44,6 +44,20 @@ struct PageRef {
   u32 level_bytes;
 };
 
+// Values `from` to `to` of a page: what one warp reads where several share a page. Each
+// walks the headers of all runs. Encodings whose values follow from those before them are
+// read by the first warp alone.
+struct Share {
+  u64 from;
+  u64 to;
+  bool is_first;
+};
+
+WL_DEVICE Share share_of(u32 n, u32 number, u32 n_shares) {
+  const u64 each = n / n_shares + (n % n_shares != 0);
+  return Share{min_of(each * number, u64(n)), min_of(each * (number + 1), u64(n)), number == 0};
+}
+
 // What reading a page's levels found out.
 struct PageState {
   u32 n_values;   // rows that are not null

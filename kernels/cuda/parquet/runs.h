@@ -25,13 +25,22 @@ WL_DEVICE bool next_run(Cursor& cursor, u32 width, Run& run) {
     cursor.at += n_bytes;
     return true;
   }
-  // The last group may be cut off behind its last value.
+  // The last group may be cut off behind its last value. Pages are shorter than 2^32 bytes,
+  // and divisions of 32 bits are no calls.
   const u64 groups = header >> 1;
-  const bool is_whole = width == 0 || groups <= left / width;
-  const u64 n_bytes = is_whole ? groups * width : left;
-  run = Run{width == 0 ? groups * 8 : n_bytes * 8 / width, false, 0, cursor.at};
-  if (width == 0) run.repeated = true;
-  cursor.at += n_bytes;
+  if (width == 0) {
+    run = Run{groups * 8, true, 0, cursor.at};
+    return true;
+  }
+  const u32 left_bytes = static_cast<u32>(left);
+  const u32 whole = left_bytes / width, rest = left_bytes % width;
+  if (groups <= whole) {
+    run = Run{groups * 8, false, 0, cursor.at};
+    cursor.at += groups * width;
+  } else {
+    run = Run{u64(whole) * 8 + rest * 8 / width, false, 0, cursor.at};
+    cursor.at = cursor.end;
+  }
   return true;
 }
 
@@ -39,16 +48,19 @@ WL_DEVICE u32 value_in_run(const Cursor& cursor, const Run& run, u32 width, u64 
   return run.repeated ? run.value : read_bits(cursor.bytes + run.at, index * width, width);
 }
 
-// Gives `n` values of `width` bits to `take(index, value)`, spread over the lanes; false
-// when the bytes end before that.
+// Gives a share of values of `width` bits to `take(index, value)`, spread over the lanes;
+// false when the bytes end before that.
 template <class Take>
-WL_DEVICE bool each_in_runs(Cursor cursor, u32 width, u32 n, Take take) {
+WL_DEVICE bool each_in_runs(Cursor cursor, u32 width, const Share& share, Take take) {
   u64 done = 0;
-  while (done < n) {
+  while (done < share.to) {
     Run run;
     if (!next_run(cursor, width, run)) return false;
-    const u64 n_here = min_of(run.n, u64(n) - done);
-    for (u64 i = lane_index(); i < n_here; i += WARP_LANES) take(done + i, value_in_run(cursor, run, width, i));
+    const u64 n_here = min_of(run.n, share.to - done);
+    const u64 first = share.from > done ? share.from - done : 0;
+    for (u64 i = first + lane_index(); i < n_here; i += WARP_LANES) {
+      take(done + i, value_in_run(cursor, run, width, i));
+    }
     done += n_here;
   }
   return true;

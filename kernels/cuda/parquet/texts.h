@@ -17,6 +17,7 @@ struct TextSource {
 
 struct TextsPass {
   u64 n_pages;
+  u64 n_shares;  // warps of a page; all shares are fewer than 2^32
   const PageRef* pages;
   const PageState* states;  // null: pages without levels
   const u32* row_of;
@@ -110,11 +111,12 @@ struct TextPlace {
   }
 };
 
-WL_DEVICE u32 read_texts(const TextsPass& p, const PageRef& page, const PageState& state,
+WL_DEVICE u32 read_texts(const TextsPass& p, const PageRef& page, const PageState& state, const Share& share,
                          const TextPlace& place) {
   Cursor cursor{page.bytes, state.values_at, page.n_bytes};
   const u32 n = state.n_values;
   const auto take = [&](u64 index, const TextSource& source) { p.out[place(index)] = source; };
+  if (page.encoding != PAGE_DICTIONARY && !share.is_first) return 0;
   switch (page.encoding) {
     case PAGE_PLAIN: return read_plain_texts(p, cursor, n, take);
     case PAGE_DICTIONARY: {
@@ -123,7 +125,7 @@ WL_DEVICE u32 read_texts(const TextsPass& p, const PageRef& page, const PageStat
       const u32 width = page.bytes[cursor.at++];
       if (width > 32) return PAGE_FAULT_BIT_WIDTH;
       bool is_inside = true;
-      const bool is_whole = each_in_runs(cursor, width, n, [&](u64 index, u32 entry) {
+      const bool is_whole = each_in_runs(cursor, width, share, [&](u64 index, u32 entry) {
         is_inside &= entry < page.dictionary_n;
         if (entry < page.dictionary_n) take(index, p.dictionary[page.dictionary_first + entry]);
       });
@@ -163,12 +165,15 @@ WL_DEVICE u32 read_texts(const TextsPass& p, const PageRef& page, const PageStat
 }
 
 WL_DEVICE void read_all_texts(const TextsPass& p) {
-  for (u64 number = first_page(); number < p.n_pages; number += page_step()) {
-    const PageRef page = p.pages[number];
+  for (u64 number = first_page(); number < p.n_pages * p.n_shares; number += page_step()) {
+    const u32 n_shares = static_cast<u32>(p.n_shares);
+    const u32 page_number = static_cast<u32>(number) / n_shares;
+    const PageRef page = p.pages[page_number];
     PageState state{page.n_rows, 0};
-    if (p.states != nullptr) state = p.states[number];
+    if (p.states != nullptr) state = p.states[page_number];
     const TextPlace place{page, state, p.states == nullptr ? nullptr : p.row_of};
-    const u32 fault = read_texts(p, page, state, place);
-    if (fault != 0 && lane_index() == 0) page_fault(p.first_fault, number, fault);
+    const Share share = share_of(state.n_values, static_cast<u32>(number) % n_shares, n_shares);
+    const u32 fault = read_texts(p, page, state, share, place);
+    if (fault != 0 && lane_index() == 0) page_fault(p.first_fault, page_number, fault);
   }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::TimeUnit;
 
 use super::fault::{NO_FAULT, PageNumber, malformed, page_fault};
-use super::pages::{Levels, Tables, launch, warp_shape};
+use super::pages::{Levels, Tables, launch, n_shares, warp_shape};
 use super::plan::{Kind, columns_text, narrow_name, values_text};
 use super::{ColumnPages, Encoding, PageKind, Physical};
 use crate::codegen::{ColumnShape, ValueRegister};
@@ -49,6 +49,7 @@ pub(super) enum FaultOf {
 #[derive(Clone, Copy)]
 struct ValuesPass {
     n_pages: u64,
+    n_shares: u64,
     pages: u64,
     states: u64,
     row_of: u64,
@@ -258,13 +259,15 @@ impl Decoder {
             true => DeviceBuffer::zeroed(gpu, stream, n_rows * bytes)?,
             false => DeviceBuffer::allocate(gpu, n_rows * bytes)?,
         };
-        let ranges = DeviceBuffer::for_values::<i128>(gpu, 2 * n_pages)?;
+        let n_shares = n_shares(&self.context, n_pages, n_rows);
+        let ranges = DeviceBuffer::for_values::<i128>(gpu, 2 * n_pages * n_shares)?;
         let value_bytes = match pages.physical {
             Physical::FixedLenByteArray(bytes) => bytes as u64,
             _ => 0,
         };
         let entries = ValuesPass {
             n_pages: tables.dictionaries.len() as u64,
+            n_shares: 1,
             pages: tables.dictionaries.refs.ptr().0,
             states: 0,
             row_of: 0,
@@ -277,6 +280,7 @@ impl Decoder {
         };
         let data = ValuesPass {
             n_pages: n_pages as u64,
+            n_shares: n_shares as u64,
             pages: tables.data.refs.ptr().0,
             states: levels.states.ptr().0,
             row_of: levels.row_of.ptr().0,
@@ -287,7 +291,7 @@ impl Decoder {
             ..entries
         };
         for params in [entries, data] {
-            let shape = warp_shape(&self.context, params.n_pages as usize);
+            let shape = warp_shape(&self.context, (params.n_pages * params.n_shares) as usize);
             // SAFETY: the struct is that of `cuda/parquet/values.h`; its buffers outlive the
             // wait below.
             unsafe { launch(&self.context, &kernel, shape, &params)? };
@@ -296,8 +300,8 @@ impl Decoder {
         let range = match element {
             None => None,
             Some(_) => {
-                let of_pages: Vec<i128> = ranges.to_vec(&self.context.stream)?;
-                self.checked_range(pages, tables, &of_pages, codes.is_none())?
+                let of_shares: Vec<i128> = ranges.to_vec(&self.context.stream)?;
+                self.checked_range(pages, tables, &of_shares, codes.is_none())?
             }
         };
         Ok(Wide {
@@ -312,13 +316,15 @@ impl Decoder {
         &self,
         pages: &ColumnPages,
         tables: &Tables,
-        of_pages: &[i128],
+        of_shares: &[i128],
         is_typed: bool,
     ) -> Result<Option<Range>> {
         let full = pages.ty.full_range().filter(|_| is_typed);
         let mut all: Option<Range> = None;
-        let (pairs, _) = of_pages.as_chunks::<2>();
-        for ([min, max], number) in pairs.iter().zip(&tables.data.numbers) {
+        let (pairs, _) = of_shares.as_chunks::<2>();
+        let n_shares = pairs.len() / tables.data.len().max(1);
+        for (at, [min, max]) in pairs.iter().enumerate() {
+            let number = &tables.data.numbers[at / n_shares];
             if min > max {
                 continue;
             }

@@ -23,6 +23,16 @@ pub(super) fn warp_shape(context: &Context, n: usize) -> LaunchShape {
     LaunchShape::new(grid.min(blocks_max), threads)
 }
 
+/// Values of a page that a warp takes at least, where several share it.
+const SHARE_VALUES_MIN: usize = 1 << 8;
+
+/// How many warps share a page so that the device has enough of them.
+pub(super) fn n_shares(context: &Context, n_pages: usize, n_rows: usize) -> usize {
+    let wanted = context.gpu.info().multiprocessors.max(1) as usize * 32;
+    let most = n_rows / n_pages.max(1) / SHARE_VALUES_MIN;
+    (wanted / n_pages.max(1)).min(most).max(1)
+}
+
 /// Warps of a launch.
 pub(super) fn n_warps(context: &Context, shape: LaunchShape) -> usize {
     let info = context.gpu.info();

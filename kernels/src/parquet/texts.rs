@@ -1,7 +1,7 @@
 //! Columns of values of any number of bytes: text, and decimals that are stored so.
 
 use super::decode::{Decoder, FaultOf, Wide};
-use super::pages::{Levels, Tables, launch, n_warps, warp_shape};
+use super::pages::{Levels, Tables, launch, n_shares, n_warps, warp_shape};
 use super::plan::{THREADS, texts_text};
 use super::{ColumnPages, Physical};
 use crate::error::Result;
@@ -21,6 +21,7 @@ const TILE_ROUNDS: usize = 8;
 #[derive(Clone, Copy)]
 struct TextsPass {
     n_pages: u64,
+    n_shares: u64,
     pages: u64,
     states: u64,
     row_of: u64,
@@ -171,6 +172,7 @@ impl Decoder {
         let sources = DeviceBuffer::zeroed(gpu, stream, pages.n_rows() * SOURCE_BYTES)?;
         let entries = TextsPass {
             n_pages: tables.dictionaries.len() as u64,
+            n_shares: 1,
             pages: tables.dictionaries.refs.ptr().0,
             states: 0,
             row_of: 0,
@@ -184,6 +186,7 @@ impl Decoder {
         };
         let data = TextsPass {
             n_pages: tables.data.len() as u64,
+            n_shares: n_shares(&self.context, tables.data.len(), pages.n_rows()) as u64,
             pages: tables.data.refs.ptr().0,
             states: levels.states.ptr().0,
             row_of: levels.row_of.ptr().0,
@@ -193,7 +196,7 @@ impl Decoder {
             ..entries
         };
         for params in [entries, data] {
-            let shape = warp_shape(&self.context, params.n_pages as usize);
+            let shape = warp_shape(&self.context, (params.n_pages * params.n_shares) as usize);
             // SAFETY: the struct is that of `cuda/parquet/texts.h`; its buffers outlive the
             // wait below.
             unsafe { launch(&self.context, &kernel, shape, &params)? };
