@@ -7,10 +7,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use datafusion::error::DataFusionError;
-use datafusion::object_store::{Error as StoreError, GetOptions, GetRange};
+use datafusion::object_store::{Error as StoreError, GetOptions, GetRange, GetResult};
 use futures::{StreamExt, TryStreamExt};
 
 use super::footers::{File, Piece};
@@ -90,31 +91,53 @@ pub fn damaged(message: String) -> Failure {
     Failure::User(DataFusionError::ParquetError(Box::new(error)))
 }
 
-/// One request. The file must be the one that was listed: a batch does not mix two of them.
+/// How often a request whose answer broke off is made again. The store's client itself
+/// repeats requests that were refused or not answered.
+const ATTEMPTS: u32 = 5;
+
+/// The pause before the second attempt; each later one is twice as long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The bytes of one request.
 async fn get(file: &File, range: Range<u64>) -> Result<Bytes, Failure> {
     let wanted = range.end - range.start;
     if wanted == 0 {
         return Ok(Bytes::new());
     }
+    let mut attempt = 1;
+    loop {
+        let answer = ask(file, range.clone()).await;
+        let problem = match answer?.bytes().await {
+            Ok(bytes) if bytes.len() as u64 == wanted => return Ok(bytes),
+            Ok(bytes) => {
+                let message = format!("{}: {} of {wanted} bytes came", file.name, bytes.len());
+                Failure::User(DataFusionError::Execution(message))
+            }
+            Err(error) => Failure::User(error.into()),
+        };
+        if attempt == ATTEMPTS {
+            return Err(problem);
+        }
+        tracing::warn!(file = %file.name, attempt, "an answer broke off and is asked for again");
+        tokio::time::sleep(PAUSE * 2u32.pow(attempt - 1)).await;
+        attempt += 1;
+    }
+}
+
+/// Asks for a range. The file must be the one that was listed: a batch does not mix two.
+async fn ask(file: &File, range: Range<u64>) -> Result<GetResult, Failure> {
     let options = GetOptions {
         range: Some(GetRange::Bounded(range)),
         if_match: file.meta.e_tag.clone(),
         ..GetOptions::default()
     };
-    let store_error = |error: StoreError| Failure::User(DataFusionError::from(error));
-    let result = match file.store.get_opts(&file.meta.location, options).await {
+    match file.store.get_opts(&file.meta.location, options).await {
         Err(StoreError::Precondition { .. }) => {
             let message = format!("{}: it changed while it was read", file.name);
-            return Err(Failure::User(DataFusionError::Execution(message)));
+            Err(Failure::User(DataFusionError::Execution(message)))
         }
-        result => result.map_err(store_error)?,
-    };
-    let bytes = result.bytes().await.map_err(store_error)?;
-    if bytes.len() as u64 != wanted {
-        let message = format!("{}: {} of {wanted} bytes came", file.name, bytes.len());
-        return Err(Failure::User(DataFusionError::Execution(message)));
+        answer => answer.map_err(|error| Failure::User(error.into())),
     }
-    Ok(bytes)
 }
 
 /// The requests for these ranges, in order, each within one of them.
