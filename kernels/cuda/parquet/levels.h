@@ -51,7 +51,7 @@ WL_DEVICE void read_levels(const LevelsPass& p, u64 number) {
   if (p.optional != 0) {
     u32 n_values = 0;
     for (u64 done = 0; fault == 0 && done < page.n_rows;) {
-      Run run;
+      HybridRun run;
       if (!next_run(cursor, 1, run)) {
         fault = PAGE_FAULT_LEVELS_END;
         break;

@@ -4,7 +4,7 @@
 //                     odd:  header / 2 groups of 8 values, packed
 #pragma once
 
-struct Run {
+struct HybridRun {
   u64 n;          // values in it, as far as the bytes reach
   bool repeated;  // n times `value`; otherwise packed from byte `at` on
   u32 value;
@@ -13,14 +13,14 @@ struct Run {
 
 // The next run of values of `width` bits, at most 32; false when there is none, or when
 // it is cut off.
-WL_DEVICE bool next_run(Cursor& cursor, u32 width, Run& run) {
+WL_DEVICE bool next_run(Cursor& cursor, u32 width, HybridRun& run) {
   u64 header;
   if (!cursor.varint(header)) return false;
   const u64 left = cursor.end - cursor.at;
   if ((header & 1) == 0) {
     const u32 n_bytes = (width + 7) / 8;
     if (left < n_bytes) return false;
-    run = Run{header >> 1, true, 0, cursor.at};
+    run = HybridRun{header >> 1, true, 0, cursor.at};
     for (u32 i = 0; i < n_bytes; ++i) run.value |= u32(cursor.bytes[cursor.at + i]) << (8 * i);
     cursor.at += n_bytes;
     return true;
@@ -29,22 +29,22 @@ WL_DEVICE bool next_run(Cursor& cursor, u32 width, Run& run) {
   // and divisions of 32 bits are no calls.
   const u64 groups = header >> 1;
   if (width == 0) {
-    run = Run{groups * 8, true, 0, cursor.at};
+    run = HybridRun{groups * 8, true, 0, cursor.at};
     return true;
   }
   const u32 left_bytes = static_cast<u32>(left);
   const u32 whole = left_bytes / width, rest = left_bytes % width;
   if (groups <= whole) {
-    run = Run{groups * 8, false, 0, cursor.at};
+    run = HybridRun{groups * 8, false, 0, cursor.at};
     cursor.at += groups * width;
   } else {
-    run = Run{u64(whole) * 8 + rest * 8 / width, false, 0, cursor.at};
+    run = HybridRun{u64(whole) * 8 + rest * 8 / width, false, 0, cursor.at};
     cursor.at = cursor.end;
   }
   return true;
 }
 
-WL_DEVICE u32 value_in_run(const Cursor& cursor, const Run& run, u32 width, u64 index) {
+WL_DEVICE u32 value_in_run(const Cursor& cursor, const HybridRun& run, u32 width, u64 index) {
   return run.repeated ? run.value : read_bits(cursor.bytes + run.at, index * width, width);
 }
 
@@ -54,7 +54,7 @@ template <class Take>
 WL_DEVICE bool each_in_runs(Cursor cursor, u32 width, const Share& share, Take take) {
   u64 done = 0;
   while (done < share.to) {
-    Run run;
+    HybridRun run;
     if (!next_run(cursor, width, run)) return false;
     const u64 n_here = min_of(run.n, share.to - done);
     const u64 first = share.from > done ? share.from - done : 0;
