@@ -34,7 +34,8 @@ pub enum Verdict {
     Removed,
     /// Not worth the transfer by cost (`$`).
     NotWorthIt,
-    /// Reads the source on the CPU and hands record batches to the GPU (`<`).
+    /// Feeds a pipeline on the GPU (`<`): with record batches, or with pages that the device
+    /// decodes. [`StageReport::scans`] tells which.
     Source,
 }
 

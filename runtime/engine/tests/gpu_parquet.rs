@@ -358,6 +358,48 @@ async fn files_that_changed_are_not_mixed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn columns_of_directories_are_read_on_the_device_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = table("t", folder.path(), Format::Parquet);
+    files.partition_columns = vec![
+        ("day".into(), arrow::datatypes::DataType::Int32),
+        ("kind".into(), arrow::datatypes::DataType::Utf8),
+    ];
+    for (number, directory) in ["day=3/kind=a", "day=3/kind=b", "day=7/kind=a"]
+        .iter()
+        .enumerate()
+    {
+        let directory = folder.path().join(directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut rows = batch(number as i64 * N_ROWS);
+        // A column of the files has that name.
+        rows.remove_column(rows.schema().index_of("day").unwrap());
+        write(
+            &directory.join("0.parquet"),
+            &rows,
+            WriterProperties::builder(),
+        );
+    }
+    let (gpu, cpu) = (
+        session_on_gpu(DeviceLimits::default(), 2),
+        support::session(),
+    );
+    gpu.register_table(&files).await.unwrap();
+    cpu.register_table(&files).await.unwrap();
+    for sql in [
+        "select day, count(*), sum(k) from t group by day order by day",
+        "select kind, flag, sum(day) from t group by kind, flag order by kind, flag",
+        "select upper(kind) as u, min(day) from t where k < 5 group by u order by u",
+        "select sum(day) from t",
+        "select a.kind, count(*) from t a join t b on a.id = b.id where b.day = 7 and a.k = 3 group by a.kind",
+    ] {
+        let (rows, scans) = ask(&gpu, sql).await;
+        assert_eq!(rows, ask(&cpu, sql).await.0, "{sql}");
+        assert!(scans.iter().all(|scan| scan.on_device), "{sql}: {scans:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cached_columns_and_scans_agree() {
     let folder = tempfile::tempdir().unwrap();
     write_two(folder.path(), WriterProperties::builder());

@@ -47,7 +47,7 @@ pub trait ChunkSink: Send + Sync + 'static {
 #[derive(Clone)]
 pub(super) struct Job {
     pub(super) scan: Scan,
-    codes: Codes,
+    pub(super) codes: Codes,
     known: Arc<HashMap<usize, Range>>,
     pub(super) device: Device,
     pub(super) context: Arc<TaskContext>,
@@ -143,6 +143,13 @@ impl Opened {
             texts.extend(own_texts);
             reserved.push(own_reserved);
         }
+        if !job.scan.constants.is_empty() {
+            let (job, pieces) = (job.clone(), pieces.clone());
+            let own = blocking(move || job.constants_of_relation(&pieces)).await?;
+            columns.extend(own.0);
+            texts.extend(own.1);
+            reserved.push(own.2);
+        }
         let counts = job.finish(started, &self.pieces);
         let stream = Stream::new(&job.device.gpu)?;
         let n_rows = pieces.iter().map(Piece::n_rows).sum();
@@ -157,7 +164,7 @@ impl Opened {
 }
 
 /// Columns of a relation on the device, the texts of codes, and their memory.
-type Columns = (HashMap<usize, Arc<DeviceColumn>>, Texts, Reservation);
+pub(super) type Columns = (HashMap<usize, Arc<DeviceColumn>>, Texts, Reservation);
 
 impl Job {
     fn new(
@@ -188,6 +195,8 @@ impl Job {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         self.scan.count_rows(n_rows);
+        let fetched = read(&account.fetched_bytes);
+        self.scan.counters().bytes_scanned.add(fetched as usize);
         self.device.scans.add(ScanReport {
             location: location_of(self.scan.config()),
             on_device: true,
@@ -196,7 +205,7 @@ impl Job {
             row_groups: pieces.pieces.len() as u64,
             row_groups_pruned: pieces.n_pruned as u64,
             rows: n_rows as u64,
-            bytes_fetched: read(&account.fetched_bytes),
+            bytes_fetched: fetched,
             bytes_decompressed_on_cpu: read(&account.decompressed_bytes),
             bytes_of_pages: read(&account.device_bytes),
             texts_numbered_on_cpu: read(&account.texts_on_host),
@@ -246,8 +255,10 @@ impl Job {
         let (job, sink) = (self.clone(), Arc::clone(sink));
         let dictionaries = Arc::clone(dictionaries);
         let n_rows = pieces.iter().map(Piece::n_rows).sum();
+        let pieces = pieces.to_vec();
         blocking(move || {
             let (_permit, _reserved) = (permit, reserved);
+            let _of_constants = job.device.reserve(job.constant_bytes(&pieces))?;
             let mut decoder = job.decoder(&target)?;
             let (mut columns, mut at_home) = (HashMap::new(), HashMap::new());
             for (wanted, pages) in loaded {
@@ -275,6 +286,7 @@ impl Job {
                     }
                 }
             }
+            job.constants_of_chunk(&pieces, &dictionaries, &mut at_home)?;
             job.upload(at_home, n_rows, &mut columns)?;
             job.account.add_counts(decoder.counts());
             let chunk = DeviceChunk::of_columns(decoder.stream(), columns, n_rows)?;
@@ -367,7 +379,7 @@ impl Job {
     }
 
     /// Brings what was laid out on the host to the other columns.
-    fn upload(
+    pub(super) fn upload(
         &self,
         at_home: HashMap<usize, StagedColumn>,
         n_rows: usize,
@@ -388,7 +400,7 @@ impl Job {
     }
 }
 
-fn staged(array: &dyn Array) -> Result<StagedColumn, Failure> {
+pub(super) fn staged(array: &dyn Array) -> Result<StagedColumn, Failure> {
     let staged = stage(array, None);
     staged.map_err(|e| kernels::error::Error::Unsupported(e.message).into())
 }

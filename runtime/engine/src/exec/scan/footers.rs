@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion::common::ScalarValue;
 use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::ParquetFileMetrics;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::physical_plan::parquet::{
     Int96Coercer, ParquetAccessPlan, RowGroupAccessPlanFilter, apply_file_schema_type_coercions,
@@ -35,6 +38,8 @@ pub struct File {
     pub metadata: Arc<ParquetMetaData>,
     /// For each wanted column its number in the footer.
     pub leaves: Vec<usize>,
+    /// The values of the columns that stand in its directories.
+    pub partition_values: Vec<ScalarValue>,
 }
 
 impl File {
@@ -115,11 +120,13 @@ pub async fn pieces(
         .options()
         .execution
         .meta_fetch_concurrency;
+    let counters = scan.counters();
     let groups = config.file_groups.iter();
     let files: Vec<PartitionedFile> = groups.flat_map(|g| g.files().iter().cloned()).collect();
     let read = files.into_iter().map(|file| {
         let (store, scan, context) = (Arc::clone(&store), scan.clone(), Arc::clone(context));
-        async move { of_file(store, file, &scan, &context).await }
+        let counters = counters.clone();
+        async move { of_file(store, file, &scan, &counters, &context).await }
     });
     let read: Vec<_> = futures::stream::iter(read)
         .buffered(n_at_once.into())
@@ -155,6 +162,7 @@ async fn of_file(
     store: Arc<dyn ObjectStore>,
     file: PartitionedFile,
     scan: &Scan,
+    counters: &ParquetFileMetrics,
     context: &Arc<TaskContext>,
 ) -> Result<OfFile, Failure> {
     let meta = file.object_meta.clone();
@@ -176,7 +184,7 @@ async fn of_file(
         Ok(leaves) => leaves,
         Err(reason) => return Ok(Err(reason)),
     };
-    let groups = row_groups(scan, &file, &metadata, &leaves)?;
+    let groups = row_groups(scan, &file, &metadata, &leaves, counters)?;
     let n_pruned = groups.n_pruned;
     let file = Arc::new(File {
         store,
@@ -184,6 +192,7 @@ async fn of_file(
         meta,
         metadata,
         leaves: leaves.columns,
+        partition_values: file.partition_values.clone(),
     });
     let pieces = groups.kept.into_iter().map(|row_group| Piece {
         file: Arc::clone(&file),
@@ -195,7 +204,7 @@ async fn of_file(
 /// Where the wanted columns are in a footer, and the columns of the file as they are read.
 struct Leaves {
     columns: Vec<usize>,
-    schema: arrow::datatypes::SchemaRef,
+    schema: SchemaRef,
 }
 
 fn leaves(
@@ -270,6 +279,7 @@ fn row_groups(
     file: &PartitionedFile,
     metadata: &ParquetMetaData,
     leaves: &Leaves,
+    counters: &ParquetFileMetrics,
 ) -> Result<Kept, Failure> {
     let groups = metadata.row_groups();
     if groups.iter().any(|group| group.num_columns() == 0) {
@@ -286,18 +296,28 @@ fn row_groups(
     let n_in_range = filter.remaining_row_group_count();
     // Names and types must be those that the predicate speaks of.
     if let Some(predicate) = &scan.predicate
-        && leaves.schema.fields() == scan.file_schema().fields()
+        && is_same(&leaves.schema, scan.file_schema())
         && let Some(predicate) = PruningPredicateBuilder::new()
             .with_file_schema(Arc::clone(&leaves.schema))
             .build(Arc::clone(predicate))
     {
-        let metrics = scan.file_metrics(file.object_meta.location.as_ref());
         let described = metadata.file_metadata().schema_descr();
-        filter.prune_by_statistics(&leaves.schema, described, groups, &predicate, &metrics);
+        filter.prune_by_statistics(&leaves.schema, described, groups, &predicate, counters);
     }
     let kept: Vec<usize> = filter.row_group_indexes().collect();
     Ok(Kept {
         n_pruned: n_in_range - kept.len(),
         kept,
     })
+}
+
+/// Whether two schemas have the same names and types.
+fn is_same(one: &Schema, other: &Schema) -> bool {
+    let of = |schema: &Schema| -> Vec<(String, DataType)> {
+        let fields = schema.fields().iter();
+        fields
+            .map(|f| (f.name().clone(), f.data_type().clone()))
+            .collect()
+    };
+    of(one) == of(other)
 }

@@ -195,8 +195,6 @@ impl Job {
         let fetched = fetch(&piece, &columns).await?;
         add(&self.account.fetch_us, us_since(started));
         add(&self.account.fetched_bytes, fetched.n_bytes);
-        let metrics = self.scan.file_metrics(&piece.file.name);
-        metrics.bytes_scanned.add(fetched.n_bytes as usize);
         Ok((piece, fetched.columns, Arc::new(memory)))
     }
 }

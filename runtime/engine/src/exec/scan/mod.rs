@@ -16,6 +16,7 @@
 
 mod chunks;
 mod columns;
+mod constants;
 mod fetch;
 mod footers;
 mod load;

@@ -33,12 +33,25 @@ pub struct WantedColumn {
     pub ty: Type,
 }
 
+/// A column that is wanted and stands in the names of directories.
+#[derive(Debug, Clone)]
+pub struct ConstantColumn {
+    /// Its number on the device.
+    pub number: usize,
+    /// As what it is wanted.
+    pub wanted: Wanted,
+    /// Its number among such columns.
+    pub partition: usize,
+}
+
 /// A scan of Parquet files that may be read on the device.
 #[derive(Debug, Clone)]
 pub struct Scan {
     config: FileScanConfig,
-    /// The columns that are wanted.
+    /// The columns of the files that are wanted.
     pub columns: Arc<Vec<WantedColumn>>,
+    /// The columns of directories that are.
+    pub constants: Arc<Vec<ConstantColumn>>,
     /// The unit that INT96 is read in.
     pub int96_unit: TimeUnit,
     /// What prunes, if anything does.
@@ -86,8 +99,10 @@ impl Scan {
             _ => TimeUnit::Nanosecond,
         };
         let schema = plan.schema();
-        let n_file_columns = source.table_schema().file_schema().fields().len();
-        let columns = wanted.iter().map(|(number, wanted)| {
+        let of_files = source.table_schema().file_schema();
+        let of_directories = source.table_schema().table_partition_cols();
+        let (mut columns, mut constants) = (Vec::new(), Vec::new());
+        for (number, wanted) in wanted {
             let (index, is_code) = match wanted {
                 Wanted::Own(index) => (*index, false),
                 Wanted::Codes(of) => {
@@ -103,23 +118,37 @@ impl Scan {
                     Some(column.index())
                 }),
             };
-            let field = schema.field(index);
-            let Some(in_table) = in_table.filter(|column| *column < n_file_columns) else {
-                let message = format!("column {} is not of the files", field.name());
+            let n_files = of_files.fields().len();
+            let partition = in_table.and_then(|column| column.checked_sub(n_files));
+            if let Some((partition, field)) =
+                partition.and_then(|number| Some((number, of_directories.get(number)?)))
+            {
+                type_in_kernels(field.data_type(), is_code)?;
+                constants.push(ConstantColumn {
+                    number: *number,
+                    wanted: *wanted,
+                    partition,
+                });
+                continue;
+            }
+            let Some(in_table) = in_table.filter(|column| *column < n_files) else {
+                let name = schema.field(index).name();
+                let message = format!("column {name} is not of the files");
                 return Err(reason("scan-column", message));
             };
-            let file_field = source.table_schema().file_schema().field(in_table).clone();
-            Ok(WantedColumn {
+            let field = of_files.field(in_table);
+            columns.push(WantedColumn {
                 number: *number,
                 wanted: *wanted,
-                name: file_field.name().clone(),
-                ty: type_in_kernels(file_field.data_type(), is_code)?,
-                data_type: file_field.data_type().clone(),
-            })
-        });
+                name: field.name().clone(),
+                ty: type_in_kernels(field.data_type(), is_code)?,
+                data_type: field.data_type().clone(),
+            });
+        }
         Ok(Scan {
             config: config.clone(),
-            columns: Arc::new(columns.collect::<Result<_, _>>()?),
+            columns: Arc::new(columns),
+            constants: Arc::new(constants),
             int96_unit,
             predicate: source.filter(),
         })
@@ -139,9 +168,9 @@ impl Scan {
         self.config.file_source().metrics()
     }
 
-    /// Counts what is read of a file where DataFusion's reader counts it.
-    pub fn file_metrics(&self, file: &str) -> ParquetFileMetrics {
-        ParquetFileMetrics::new(0, file, self.metrics())
+    /// Counts what is read where DataFusion's reader counts it.
+    pub fn counters(&self) -> ParquetFileMetrics {
+        ParquetFileMetrics::new(0, &location_of(&self.config), self.metrics())
     }
 
     /// Counts rows that leave the scan.
