@@ -65,13 +65,13 @@ pub struct Argument {
     pub kind: Type,
 }
 
-/// An example that the author wrote: arguments and the result, as SQL literals.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// An example that the author wrote, in SQL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Example {
-    /// The arguments, in order.
-    pub args: Vec<serde_json::Value>,
-    /// What the function makes of them.
-    pub result: serde_json::Value,
+    /// The call.
+    pub call: String,
+    /// What it gives.
+    pub result: String,
 }
 
 /// A function as its record describes it.
