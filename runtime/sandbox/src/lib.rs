@@ -13,10 +13,12 @@
 //! its cache of machine code.
 
 pub mod abi;
+mod aggregate;
 mod cache;
 pub mod compile;
 mod engine;
 mod error;
+mod frame;
 mod guest;
 pub mod loader;
 pub mod metadata;
@@ -28,6 +30,7 @@ mod slots;
 mod types;
 mod write;
 
+pub use aggregate::Groups;
 pub use compile::Compiler;
 pub use error::{CallError, Error, Fault, Result};
 pub use guest::{Budget, Limits, Stop, Unbounded};

@@ -1,9 +1,4 @@
 //! Calls of scalar functions: columns in, a column out, and what happens when rows fail.
-//!
-//! ```text
-//! arena: | Call | Error | argument Columns | result Column | buffers ... | scratch |
-//! ```
-//!
 //! A record batch that does not fit is halved until it does.
 
 use std::ops::Range;
@@ -17,10 +12,11 @@ use arrow::datatypes::DataType;
 
 use crate::abi::{self, call, error};
 use crate::error::{Fault, Result};
+use crate::frame::{Frame, Head, Input};
 use crate::guest::{Guest, Status};
 use crate::metadata::{Function, Nulls, Volatility};
 use crate::module::{Meter, Module};
-use crate::write::{Full, Place, Writer};
+use crate::write::{Full, Writer};
 use crate::{read, write};
 
 /// What a row that fails costs.
@@ -346,13 +342,16 @@ impl Work<'_> {
             Err(fault) => return Attempt::Failed(fault, row),
         }
         let n_rows = rows.len();
-        let read = read::result(
-            guest.memory(),
-            &frame.result,
-            &self.function.returns,
-            n_rows,
-            nulls.as_ref(),
-        );
+        let read = match &frame.result {
+            Some(place) => read::result(
+                guest.memory(),
+                place,
+                &self.function.returns,
+                n_rows,
+                nulls.as_ref(),
+            ),
+            None => Err("there is no place for it".to_string()),
+        };
         let array = match read {
             Ok(array) => array,
             Err(problem) => return Attempt::Failed(Fault::BadOutput(problem), None),
@@ -372,24 +371,19 @@ impl Work<'_> {
         rows: &Range<usize>,
         nulls: Option<&NullBuffer>,
     ) -> std::result::Result<Frame, Full> {
-        let head = writer.filled(abi::CALL_BYTES, 0)?;
-        let error = writer.filled(abi::ERROR_BYTES, 0)?;
-        writer.put_u32(error + error::ROW, abi::NONE as usize);
-        let columns = writer.reserve(abi::COLUMN_BYTES * self.args.len())?;
-        let result = writer.reserve(abi::COLUMN_BYTES)?;
-        for (i, (arg, declared)) in self.args.iter().zip(&self.function.args).enumerate() {
-            let at = columns + i * abi::COLUMN_BYTES;
-            match arg {
-                Argument::Column(array) => {
-                    let piece = array.slice(rows.start, rows.len());
-                    writer.column(at, piece.as_ref(), &declared.kind, false)?;
-                }
-                Argument::Constant(array) => {
-                    writer.column(at, array.as_ref(), &declared.kind, true)?;
-                }
-            }
-        }
-        let place = writer.result(result, &self.function.returns, rows.len(), nulls)?;
+        let pieces: Vec<(ArrayRef, bool)> = self
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Argument::Column(array) => (array.slice(rows.start, rows.len()), false),
+                Argument::Constant(array) => (ArrayRef::clone(array), true),
+            })
+            .collect();
+        let inputs: Vec<Input<'_>> = pieces
+            .iter()
+            .zip(&self.function.args)
+            .map(|((array, is_constant), declared)| (array.as_ref(), &declared.kind, *is_constant))
+            .collect();
         let mut flags = 0;
         if self.function.nulls == Nulls::Strict {
             flags |= call::STRICT;
@@ -397,29 +391,20 @@ impl Work<'_> {
         if self.on_error == OnError::Null {
             flags |= call::NULL_ON_ERROR;
         }
-        let (scratch, scratch_len) = writer.rest();
-        for (field, value) in [
-            (call::ABI, abi::VERSION as usize),
-            (call::FLAGS, flags as usize),
-            (call::ROWS, rows.len()),
-            (call::N_ARGS, self.args.len()),
-            (call::ARGS, columns),
-            (call::RET, result),
-            (call::ERROR, error),
-            (call::SCRATCH, scratch),
-            (call::SCRATCH_LEN, scratch_len),
-        ] {
-            writer.put_u32(head + field, value);
-        }
-        writer.put_u64(head + call::BATCH, self.record_batch);
-        let seed = seed(self.record_batch, rows.start, self.function.volatility);
-        writer.put_u64(head + call::SEED, seed);
-        writer.put_u64(head + call::QUERY_TIME, self.query_time as u64);
-        Ok(Frame {
-            call: head,
-            error,
-            result: place,
-        })
+        let head = Head {
+            flags,
+            n_rows: rows.len(),
+            state: 0,
+            record_batch: self.record_batch,
+            seed: seed(self.record_batch, rows.start, self.function.volatility),
+            query_time: self.query_time,
+        };
+        Frame::lay_out(
+            writer,
+            &head,
+            &inputs,
+            Some((&self.function.returns, nulls)),
+        )
     }
 
     /// The rows that are NULL because an argument is.
@@ -435,13 +420,6 @@ impl Work<'_> {
             Argument::Constant(_) => nulls,
         })
     }
-}
-
-/// Where the parts of a call lie.
-struct Frame {
-    call: usize,
-    error: usize,
-    result: Place,
 }
 
 enum Attempt {
