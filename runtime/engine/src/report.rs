@@ -200,6 +200,42 @@ pub struct StatementReport {
     pub sources: Vec<SourceReport>,
 }
 
+/// A module of user functions, and what its functions did in a run.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct UdfModuleReport {
+    /// Where it is, as written.
+    pub module: String,
+    /// What it hashes to.
+    pub sha256: String,
+    /// The functions that SQL could call.
+    pub functions: Vec<UdfFunctionReport>,
+}
+
+/// What a user function did in a run.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct UdfFunctionReport {
+    /// Its name.
+    pub name: String,
+    /// Calls into the sandbox, one for a record batch or a part of one.
+    pub calls: u64,
+    /// Rows handed over.
+    pub rows: u64,
+    /// Time in the calls and the copies around them, milliseconds over all threads.
+    pub ms: f64,
+    /// Bytes of columns copied in.
+    pub bytes_in: u64,
+    /// Bytes of columns copied out.
+    pub bytes_out: u64,
+    /// Calls that trapped, panicked or ran into a limit.
+    pub traps: u64,
+    /// Rows that the error policy made NULL.
+    pub nulled_rows: u64,
+    /// Instances made.
+    pub instances: u64,
+    /// The most memory that one instance had of its own, bytes.
+    pub memory_bytes_max: u64,
+}
+
 /// What was read of one table.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 pub struct SourceReport {

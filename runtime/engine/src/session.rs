@@ -1,5 +1,6 @@
 //! One session for one batch: tables in, stages run in order, reports out.
 
+mod guests;
 mod names;
 mod script;
 mod suspects;
@@ -49,6 +50,7 @@ use crate::settings::{
 use crate::sinks::{self, Sink, WriteError};
 use crate::sources::{self, Location};
 use crate::tpch;
+use crate::udf::{Loaded, Stop};
 use script::Statement;
 
 /// Memory for listings of files.
@@ -110,6 +112,10 @@ pub struct Session {
     has_views: AtomicBool,
     /// Time that planning took since the stage began, microseconds.
     planning_us: AtomicU64,
+    /// The modules of user functions.
+    guests: Mutex<Vec<Loaded>>,
+    /// What ends their calls.
+    guest_stop: Stop,
     /// The kernels of its device, where there is one.
     jit: Option<Arc<Jit>>,
     /// The short way to plans that run whole on the device, where there is one.
@@ -164,6 +170,8 @@ impl Session {
             held: Mutex::default(),
             has_views: AtomicBool::new(false),
             planning_us: AtomicU64::new(0),
+            guests: Mutex::default(),
+            guest_stop: Stop::default(),
             jit: None,
             whole: None,
             refuses_cpu_nodes: false,

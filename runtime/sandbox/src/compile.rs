@@ -18,7 +18,7 @@ const CPU_SECONDS_MAX: u64 = 30;
 /// Time on the clock.
 const WALL_MAX: Duration = Duration::from_secs(60);
 /// Address space of the child.
-const MEMORY_MAX: u64 = 2 << 30;
+const MEMORY_MAX: u64 = 4 << 30;
 /// Machine code that is taken from it.
 const CODE_BYTES_MAX: u64 = 256 << 20;
 /// How much of what it says goes into a message.

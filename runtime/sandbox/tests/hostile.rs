@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
@@ -195,6 +195,45 @@ fn the_process_survives_ten_thousand_attacks_in_flat_memory() {
     }
     let grown = resident_bytes().saturating_sub(after_warm_up);
     assert!(grown < 16 << 20, "{grown} bytes more");
+}
+
+#[test]
+fn a_request_to_stop_ends_a_call_that_would_go_on() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/01_endless_loop.wat");
+    let patient = Limits {
+        call_time: Duration::from_secs(60),
+        ..LIMITS
+    };
+    let stop = Stop::default();
+    let module = runtime()
+        .load(
+            &read(&path).wasm,
+            patient,
+            Arc::new(Charged::default()),
+            stop.clone(),
+        )
+        .expect("a module");
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..N_ROWS as i64));
+    let call = || {
+        module.call(
+            0,
+            &[Argument::Column(Arc::clone(&column))],
+            N_ROWS,
+            0,
+            OnError::Fail,
+        )
+    };
+    let (outcome, took) = std::thread::scope(|scope| {
+        let running = scope.spawn(call);
+        std::thread::sleep(Duration::from_millis(30));
+        let asked = Instant::now();
+        stop.now();
+        (running.join().expect("no panic"), asked.elapsed())
+    });
+    assert!(matches!(outcome, Err(Error::Stopped)), "{outcome:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Later calls do not start.
+    assert!(matches!(call(), Err(Error::Stopped)));
 }
 
 /// The physical memory of this process.

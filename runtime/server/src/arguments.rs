@@ -30,6 +30,9 @@ pub enum Command {
     Devices(Devices),
     /// Make TPC-H data.
     Tpch(Tpch),
+    /// Compile a module of user functions; what this program starts itself with.
+    #[command(hide = true)]
+    CompileGuest,
 }
 
 /// The spec and the values that the command line changes in it.

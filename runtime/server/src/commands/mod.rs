@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod compile_guest;
 pub mod devices;
 pub mod plan;
 pub mod run;
