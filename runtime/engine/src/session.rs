@@ -399,6 +399,7 @@ impl Session {
             () = cancel.cancelled() => Err(Error::Cancelled),
             ran = caught(self.run(stage, progress, &mut sink)) => ran,
         };
+        self.rest_guests();
         let run = match ran {
             Ok(run) => run,
             Err(error) => {

@@ -338,9 +338,10 @@ async fn what_is_around_a_user_function_stays_on_the_device() {
         DeviceLimits::default(),
     );
     let on_device = Session::with_device(settings(), device).expect("a session");
-    let module = UdfModule::new(fixture(), &["add", "first_word"]);
+    let functions = ["add", "first_word", "longest_text"];
+    let module = UdfModule::new(fixture(), &functions);
     let on_device = open(on_device, &[module]).await.expect("a module");
-    let plain = with(&["add", "first_word"]).await;
+    let plain = with(&functions).await;
     // Above an aggregate: the aggregate is the device's.
     let sql = "SELECT k, add(n, 1) AS n FROM (SELECT id % 5 AS k, sum(id) AS n FROM t \
                GROUP BY k) ORDER BY k";
@@ -358,8 +359,12 @@ async fn what_is_around_a_user_function_stays_on_the_device() {
         .expect("text")
         .to_string();
     same(found, answer(&plain, sql).await.expect("an answer"));
-    // Below one: the reason is told, and the answer is the same.
-    let sql = "SELECT first_word(s) AS w, count(*) AS n, sum(id) AS i FROM t GROUP BY w ORDER BY w";
-    let found = answer(&on_device, sql).await.expect("an answer");
-    same(found, answer(&plain, sql).await.expect("an answer"));
+    // Below one, and an aggregate itself: the answer is the same.
+    for sql in [
+        "SELECT first_word(s) AS w, count(*) AS n, sum(id) AS i FROM t GROUP BY w ORDER BY w",
+        "SELECT id % 5 AS k, longest_text(s) AS s FROM t WHERE id > 10 GROUP BY k ORDER BY k",
+    ] {
+        let found = answer(&on_device, sql).await.expect("an answer");
+        same(found, answer(&plain, sql).await.expect("an answer"));
+    }
 }

@@ -57,6 +57,17 @@ impl Frame {
             None => None,
         };
         let (scratch, scratch_len) = writer.rest();
+        // Text is seldom longer than what it is made of. A function that has only this room
+        // would fail otherwise, where fewer rows do.
+        let is_variable = result.is_some_and(|(kind, _)| {
+            matches!(
+                kind,
+                Type::Utf8 | Type::Binary | Type::List(_) | Type::Struct(_)
+            )
+        });
+        if is_variable && head.n_rows > 1 && scratch_len < writer.n_copied {
+            return Err(Full);
+        }
         for (field, value) in [
             (call::ABI, abi::VERSION as usize),
             (call::FLAGS, head.flags as usize),

@@ -227,12 +227,22 @@ fn fixed_width(
         .nulls(nulls)
         .build()
         .map_err(|error| error.to_string())?;
-    if let Type::Decimal(precision, _) = kind {
+    if let Type::Decimal(precision, scale) = kind {
         let decimals = Decimal128Array::from(data.clone());
+        let most = 10_u128.pow(u32::from(*precision)) - 1;
         // Only a value that is not NULL has to fit.
-        decimals
-            .validate_decimal_precision(*precision)
-            .map_err(|error| format!("a value does not fit {kind}: {error}"))?;
+        let is_wide = |value: Option<i128>| value.is_some_and(|v| v.unsigned_abs() > most);
+        if let Some(row) = decimals.iter().position(is_wide) {
+            // Arrow's own words leave out the digits that are too many.
+            let (value, point) = (decimals.value(row), 10_u128.pow(*scale as u32));
+            let (whole, rest) = (value.unsigned_abs() / point, value.unsigned_abs() % point);
+            let sign = if value < 0 { "-" } else { "" };
+            let value = match scale {
+                0 => format!("{sign}{whole}"),
+                _ => format!("{sign}{whole}.{rest:0width$}", width = *scale as usize),
+            };
+            return Err(format!("{value} in row {row} has more digits than {kind}"));
+        }
     }
     Ok(make_array(data))
 }

@@ -285,3 +285,27 @@ fn many_threads_call_at_once() {
         "instances are used again: {metered:?}"
     );
 }
+
+#[test]
+fn the_properties_hold_for_every_function_of_the_fixture() {
+    let module = fixture();
+    for (at, function) in module.facts().functions.iter().enumerate() {
+        let findings = sandbox::properties::check(&module, at).expect("it can be tried");
+        // Two are there to panic; tax on the largest price has one digit more than a price.
+        let expected = match function.name.as_str() {
+            "divide" => "it panicked: attempt to divide by zero",
+            "look_up" => "it panicked: index out of bounds",
+            "with_tax" => "has more digits than decimal128(15,2)",
+            _ => "",
+        };
+        let messages: Vec<&str> = findings.iter().map(|f| f.message.as_str()).collect();
+        match expected {
+            "" => assert!(messages.is_empty(), "{}: {messages:?}", function.name),
+            words => assert!(
+                messages[0].contains(words),
+                "{}: {messages:?}",
+                function.name
+            ),
+        }
+    }
+}

@@ -66,6 +66,14 @@ impl Session {
         guests.iter().map(Loaded::report).collect()
     }
 
+    /// Drops the instances that wait for calls, and gives their memory back to the batch.
+    pub(super) fn rest_guests(&self) {
+        let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        for loaded in guests.iter() {
+            loaded.module.drop_idle();
+        }
+    }
+
     async fn load(&self, wanted: &UdfModule, runtime: &Arc<Runtime>) -> Result<Loaded> {
         let refused = |problem: String| Error::UdfModule {
             location: wanted.location.clone(),

@@ -1,6 +1,6 @@
 ;; A decimal with more digits than its type has.
 ;; meta: {"abi":1,"name":"f","kind":"scalar","args":[{"name":"x","type":"i64"}],"returns":"decimal128(3,0)"}
-;; expect: user function `f` (sha256:...), record batch 0 of 5 rows: it gave back a bad result: a value does not fit decimal128(3,0): Invalid argument error: 1000 is too large to store in a Decimal128 of precision 3. Max is 999
+;; expect: user function `f` (sha256:...), record batch 0 of 5 rows: it gave back a bad result: 1000 in row 1 has more digits than decimal128(3,0)
 (module
   (memory (export "memory") 1)
   (func (export "udf1_call_f") (param $call i32) (result i32)

@@ -5,6 +5,7 @@ pub mod devices;
 pub mod plan;
 pub mod run;
 pub mod tpch;
+pub mod udf;
 pub mod validate;
 
 use std::io::{self, Write};
