@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wasmtime::{InstancePre, Linker};
 
-use crate::abi::PAGE;
+use crate::abi::{self, PAGE};
 use crate::cache::{self, Cache};
 use crate::compile::Compiler;
 use crate::engine::{self, Ticker};
@@ -95,7 +95,13 @@ impl Runtime {
         let pre = self.linked(wasm, &facts)?;
         let meters = facts.functions.iter().map(|_| Meter::default()).collect();
         let n_shards = std::thread::available_parallelism().map_or(1, usize::from);
+        let entries = facts
+            .functions
+            .iter()
+            .map(|function| abi::scalar_entry(&function.name))
+            .collect();
         Ok(Arc::new(Module {
+            entries,
             runtime: Arc::clone(self),
             facts,
             pre,
@@ -214,6 +220,8 @@ impl Meter {
 pub struct Module {
     pub(crate) runtime: Arc<Runtime>,
     facts: Checked,
+    /// The entry point of each function, as far as it is a scalar one.
+    entries: Vec<String>,
     pre: InstancePre<State>,
     limits: Limits,
     budget: Arc<dyn Budget>,
@@ -256,6 +264,11 @@ impl Module {
     /// A function by its place.
     pub fn function(&self, at: usize) -> &Function {
         &self.facts.functions[at]
+    }
+
+    /// The entry point of a scalar function.
+    pub(crate) fn scalar_entry(&self, at: usize) -> &str {
+        &self.entries[at]
     }
 
     /// What the calls of a function did so far.

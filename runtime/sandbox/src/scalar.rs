@@ -10,7 +10,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute;
 use arrow::datatypes::DataType;
 
-use crate::abi::{self, call, error};
+use crate::abi::{call, error};
 use crate::error::{Fault, Result};
 use crate::frame::{Frame, Head, Input};
 use crate::guest::{Guest, Status};
@@ -318,8 +318,8 @@ impl Work<'_> {
         };
         Meter::add(&meter.bytes_in, writer.n_copied);
         Meter::add(&meter.calls, 1);
-        let entry = abi::scalar_entry(&self.function.name);
-        let called = guest.call(self.module.runtime.ticker(), &entry, frame.call as u32);
+        let entry = self.module.scalar_entry(self.at);
+        let called = guest.call(self.module.runtime.ticker(), entry, frame.call as u32);
         meter
             .memory_bytes_max
             .fetch_max(guest.own_bytes(), Ordering::Relaxed);

@@ -1,8 +1,10 @@
 //! What a user function's arguments may be in SQL.
 //!
-//! A value is widened or looked at anew where nothing of it is lost. Decimals and integers
-//! also go to decimals of fewer digits before the point, which is checked for each value.
-//! Everything else takes a CAST of the author's.
+//! A value is widened or looked at anew where nothing of it is lost. What literals are is
+//! taken too, so that they need no CAST: a BIGINT for any integer and a decimal of fewer
+//! digits before the point, checked for each value; a DOUBLE for a decimal, rounded to its
+//! scale; a timestamp in nanoseconds, cut to the function's unit. Everything else takes a
+//! CAST of the author's.
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
