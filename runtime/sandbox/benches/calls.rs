@@ -90,6 +90,9 @@ fn column(kind: &Type, n: usize, seed: u64) -> ArrayRef {
         Type::Utf8 => Arc::new(StringArray::from_iter_values(
             (0..n).map(|i| format!("word{} of {i}", i as u64 * seed % 1_000)),
         )),
+        Type::I64 => Arc::new(PrimitiveArray::<Int64Type>::from_iter_values(
+            (0..n as i64).map(|i| i * seed as i64 % 10_007 + 1),
+        )),
         kind => sandbox::sample::column(kind, n, seed, false),
     }
 }
