@@ -15,7 +15,7 @@ pub use compute::{
 };
 pub use data::{
     Column, Compression, Credentials, Format, Output, Stage, Storage, Table, TableOptions, Udf,
-    UdfTrap, WriteMode,
+    UdfErrors, WriteMode,
 };
 pub use dataproc::{Dataproc, PySparkBatch, SparkBatch, SparkRBatch, SparkSqlBatch};
 pub use variable::{Variable, VariableType};

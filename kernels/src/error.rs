@@ -26,6 +26,9 @@ pub enum Error {
     /// A kernel met a row it must not compute a value for.
     #[error(transparent)]
     DataFault(#[from] DataFault),
+    /// A page of a file is not what the format allows.
+    #[error(transparent)]
+    MalformedPage(Box<MalformedPage>),
     /// There is no such device.
     #[error("there is no GPU number {ordinal}; this machine has {n_devices}")]
     NoSuchDevice {
@@ -99,6 +102,28 @@ impl From<Missing> for Error {
     fn from(e: Missing) -> Error {
         Error::Missing(Box::new(e))
     }
+}
+
+impl From<MalformedPage> for Error {
+    fn from(e: MalformedPage) -> Error {
+        Error::MalformedPage(Box::new(e))
+    }
+}
+
+/// A page of a Parquet file that is not what the format allows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: column {column}, row group {row_group}, {place}: {reason}")]
+pub struct MalformedPage {
+    /// The file.
+    pub file: String,
+    /// The column, by its path.
+    pub column: String,
+    /// The row group, counted from 0.
+    pub row_group: usize,
+    /// Which of its pages, as `page 3`.
+    pub place: String,
+    /// What is wrong with it.
+    pub reason: String,
 }
 
 /// A failed call of the device driver.

@@ -8,3 +8,4 @@ pub mod gpu;
 pub mod ir;
 pub mod jit;
 pub mod launch;
+pub mod parquet;

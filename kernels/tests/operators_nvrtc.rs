@@ -204,7 +204,7 @@ fn every_aggregate_function_compiles_with_next_to_no_spills() {
             }
         };
         // Three sets, and the moments, of one thread: the sets' memory waits hide it.
-        compiles_within(&name, &text, 64);
+        compiles_within(&name, &text, 80);
     }
     let kernel = generate_dense(&aggregate(&[1]), &columns, &[], 1 << 20).unwrap();
     compiles(&kernel.name, &kernel.text);

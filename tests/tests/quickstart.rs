@@ -1,7 +1,8 @@
 //! Does the first batch that a user runs go to the device as a whole, with right answers?
 //!
-//! The quickstart's own text, with fallback forbidden, through the host target: Q1 and Q6
-//! against the known answers, the sums by order against the CPU path.
+//! The quickstart's own text through the host target: Q1 and Q6 against the known answers,
+//! the sums by order and their bands against the CPU path. Only the user function may make
+//! anything fall back.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use batch_specs::{GpuInfo, LoadOptions, Loaded};
 use engine::exec::DeviceLimits;
 use kernels::gpu::{HostOptions, open_cuda, open_host};
 use kernels::jit::Jit;
-use lifecycle::{Cancel, Device, Machine, Observer, Request, RunReport, StageRun, State};
+use lifecycle::{Cancel, Compiler, Device, Machine, Observer, Request, RunReport, StageRun, State};
 use tests::answers::{Answer, check};
 
 /// The rows of each stage.
@@ -42,6 +43,9 @@ fn device() -> Device {
 fn load(accelerator: &str) -> Loaded {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../batch-specs/quickstart.yaml");
     let text = std::fs::read_to_string(path).expect("the quickstart");
+    let module =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/price_band/price_band.wasm");
+    let module = module.canonicalize().expect("the example's module");
     let gpu = GpuInfo {
         name: "NVIDIA L4".into(),
         memory_mib: 23_034,
@@ -49,7 +53,7 @@ fn load(accelerator: &str) -> Loaded {
     let options = LoadOptions {
         sets: vec![
             "tables[0].location=tpch://0.01/lineitem".into(),
-            "accelerator.fallback=fail".into(),
+            format!("udfs[0].module={}", module.display()),
             format!("accelerator.type={accelerator}"),
         ],
         machine: Some(batch_specs::Machine {
@@ -69,6 +73,7 @@ async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<
         loaded: &loaded,
         machine: Machine::detect(),
         device,
+        guest_compiler: &Compiler::InProcess,
         preview_rows: 1_000,
     };
     let results = Results::default();
@@ -81,8 +86,23 @@ async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<
 async fn the_quickstart_runs_whole_on_the_device_and_answers_rightly() {
     let device = device();
     let (report, results) = run("auto", Some(&device)).await;
-    assert_eq!(report.stages.len(), 3);
-    assert!(report.fallbacks.is_empty(), "{:?}", report.fallbacks);
+    assert_eq!(report.stages.len(), 4);
+    // What the user function needs runs on the CPU, and nothing else does.
+    for fallback in &report.fallbacks {
+        assert_eq!(fallback.stage.as_deref(), Some("bands"), "{fallback:?}");
+    }
+    let mut codes = report
+        .fallbacks
+        .iter()
+        .map(|f| f.fallback.reason.code.as_str());
+    assert!(
+        codes.any(|code| code == "user-function"),
+        "{:?}",
+        report.fallbacks
+    );
+    let function = &report.udfs[0].functions[0];
+    assert_eq!((function.name.as_str(), function.traps), ("price_band", 0));
+    assert!(function.rows > 1_000, "{function:?}");
     for stage in &report.stages {
         assert!(!stage.pipelines.is_empty(), "{stage:?}");
     }

@@ -79,6 +79,7 @@ async fn all_22_answers_are_right_on_the_device() {
     check_all(device(0)).await;
     // From the second query on most columns are on the device already.
     check_all(device(60)).await;
+    hot_queries_read_no_file(device(60)).await;
 }
 
 /// What a table or a chunk of the least size takes, several times over.
@@ -132,6 +133,18 @@ async fn all_22_answers_are_right_in_little_device_memory() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(n_passes.iter().all(|n| *n > 22), "{n_passes:?}");
+}
+
+/// What was read once stays, whatever ran in between.
+async fn hot_queries_read_no_file(device: Option<Device>) {
+    let session = session("0.01", device).await;
+    for (pass, query) in [(0, 3), (0, 10), (0, 18), (1, 3), (1, 10), (1, 18)] {
+        let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
+        let stage = Stage::new(format!("q{query:02}"), sql.as_str());
+        let ran = session.run_stage(&stage, &|_| {}, &Cancel::new()).await;
+        let read = ran.unwrap().report.scans.len();
+        assert!(pass == 0 || read == 0, "q{query:02}: {read} scans");
+    }
 }
 
 async fn check_all(device: Option<Device>) {

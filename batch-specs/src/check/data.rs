@@ -229,6 +229,16 @@ fn udfs(check: &mut Check<'_>) {
     let mut seen: Vec<&str> = Vec::new();
     for (i, udf) in check.spec.udfs.iter().enumerate() {
         location(check, &format!("udfs[{i}].module"), &udf.module);
+        if let Some(pin) = &udf.sha256
+            && (pin.len() != 64 || !pin.bytes().all(|c| c.is_ascii_hexdigit()))
+        {
+            check.refuse(
+                "udf-sha256",
+                &format!("udfs[{i}].sha256"),
+                format!("`{}` is no SHA-256", cut(pin)),
+                "write 64 hexadecimal digits, as `warpline udf inspect` or `sha256sum` print them",
+            );
+        }
         if udf.functions.is_empty() {
             check.refuse(
                 "udf-functions",

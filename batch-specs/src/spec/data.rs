@@ -130,28 +130,33 @@ pub struct Column {
 pub struct Udf {
     /// Location of the module.
     pub module: String,
+    /// The SHA-256 that the module has to have, 64 hexadecimal digits; any unless given.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sha256: Option<String>,
     /// Names of the functions that SQL may call.
     pub functions: Vec<String>,
-    /// Memory that one instance may take.
+    /// Memory that one instance may take, without the columns; 64m unless given.
     #[serde(default, skip_serializing_if = "is_default")]
     pub memory: Option<MemorySize>,
-    /// Time that one call may take.
+    /// Time that one call may take, which handles one record batch; 5s unless given.
     #[serde(default, skip_serializing_if = "is_default")]
     pub timeout: Option<Duration>,
-    /// What a trap costs.
+    /// What a row costs for which a function fails, panics or traps.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub on_trap: UdfTrap,
+    pub on_error: UdfErrors,
 }
 
-/// What happens when a function traps.
+/// What happens when a function fails for a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum UdfTrap {
+pub enum UdfErrors {
     /// The batch fails.
     #[default]
-    FailBatch,
+    Fail,
     /// The row's value becomes NULL.
-    NullRow,
+    NullOnError,
+    /// The row is left out.
+    SkipRow,
 }
 
 /// A step of the batch: a SQL statement or script.

@@ -39,6 +39,21 @@ impl DeviceColumn {
         }
     }
 
+    /// The same column with what is known better than the shape says: the interval of
+    /// its values, and of text where each row starts.
+    pub(crate) fn with(self, range: Option<Range>, offsets: Option<DeviceBuffer>) -> DeviceColumn {
+        DeviceColumn {
+            range,
+            offsets,
+            ..self
+        }
+    }
+
+    /// Of text: where each row starts, and the end.
+    pub(crate) fn offsets(&self) -> Option<&DeviceBuffer> {
+        self.offsets.as_ref()
+    }
+
     /// The device that it is on.
     pub fn gpu(&self) -> &Arc<dyn Gpu> {
         self.values.gpu()
@@ -47,11 +62,6 @@ impl DeviceColumn {
     /// The buffers of elements and of validity bits.
     pub(crate) fn buffers(&self) -> (&DeviceBuffer, Option<&DeviceBuffer>) {
         (&self.values, self.validity.as_ref())
-    }
-
-    /// Where each row of text starts.
-    pub(crate) fn offsets(&self) -> Option<&DeviceBuffer> {
-        self.offsets.as_ref()
     }
 
     /// Where the elements start.

@@ -11,5 +11,6 @@ mod unstage;
 
 pub use device::{DeviceChunk, DeviceColumn};
 pub use pieces::PIECE_ROWS;
+pub(crate) use stage::bits;
 pub use stage::{StagedColumn, stage, stage_parts, type_of};
 pub use unstage::{WrittenColumn, arrow_type, read_column, unstage};

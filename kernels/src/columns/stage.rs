@@ -364,7 +364,7 @@ where
 }
 
 /// The narrowest element that holds the range, in bits.
-fn bits(range: Range) -> u32 {
+pub(crate) fn bits(range: Range) -> u32 {
     [8, 16, 32, 64]
         .into_iter()
         .find(|bits| range.fits(*bits))

@@ -7,15 +7,15 @@ use arrow::array::types::{
     Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow::array::{ArrayRef, BooleanArray, PrimitiveArray};
-use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow::array::{ArrayRef, BooleanArray, PrimitiveArray, StringArray};
+use arrow::buffer::{BooleanBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
 
 use super::DeviceColumn;
 use crate::codegen::{ColumnShape, OutputShape, ValueRegister};
 use crate::error::{Error, Result};
-use crate::gpu::Stream;
+use crate::gpu::{DeviceBuffer, Stream};
 use crate::ir::{IntWidth, Type};
 
 /// The bytes of a column that a kernel wrote.
@@ -68,7 +68,6 @@ pub fn read_column(
     ty: Type,
 ) -> Result<ArrayRef> {
     let (values, validity) = column.buffers();
-    let values = values.read::<u8>(stream, 0, n_rows * column.shape.stored_bytes())?;
     let nulls = match validity {
         None => None,
         Some(bits) => {
@@ -76,6 +75,11 @@ pub fn read_column(
             Some(NullBuffer::new(BooleanBuffer::new(bits.into(), 0, n_rows)))
         }
     };
+    if let Some(offsets) = column.offsets() {
+        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+        return text(stream, values, offsets, nulls, n_rows, column.shape.stored);
+    }
+    let values = values.read::<u8>(stream, 0, n_rows * column.shape.stored_bytes())?;
     array(&values, column.shape, nulls, ty)
 }
 
@@ -89,6 +93,30 @@ pub(super) fn staged_array(
     let nulls = column.validity.clone();
     let nulls = nulls.map(|bits| NullBuffer::new(BooleanBuffer::new(bits, 0, n_rows)));
     array(&column.values, column.shape, nulls, ty)
+}
+
+/// The first rows of a column of text. Offsets of an array have 32 bits, so a column with
+/// more bytes has none.
+fn text(
+    stream: &Stream,
+    bytes: &DeviceBuffer,
+    offsets: &DeviceBuffer,
+    nulls: Option<NullBuffer>,
+    n_rows: usize,
+    stored: &str,
+) -> Result<ArrayRef> {
+    if stored != "text" {
+        return Err(Error::Unsupported(
+            "more than 2 GiB of text in one array".into(),
+        ));
+    }
+    let offsets: Vec<i32> = offsets.read(stream, 0, n_rows + 1)?;
+    let n_bytes = offsets.last().copied().unwrap_or(0);
+    let n_bytes = usize::try_from(n_bytes).unwrap_or(0).min(bytes.bytes());
+    let bytes: Vec<u8> = bytes.read(stream, 0, n_bytes)?;
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    let texts = StringArray::try_new(offsets, bytes.into(), nulls)?;
+    Ok(Arc::new(texts))
 }
 
 fn array(

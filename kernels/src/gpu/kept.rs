@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(kept.take(4096), Some(2));
         assert_eq!(kept.take(4096), None);
         assert!(kept.keep(2));
-        assert!(kept.would_pass(1000, 80_000) && !kept.would_pass(1000, 90_000));
+        assert!(kept.would_pass(1000, 75_000) && !kept.would_pass(1000, 76_000));
         let mut rest = kept.drain();
         rest.sort_unstable();
         assert_eq!((rest, kept.bytes()), (vec![2, 3], 0));

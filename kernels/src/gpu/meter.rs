@@ -67,6 +67,23 @@ impl Meter {
         self.peak.store(self.used(), Ordering::Relaxed);
     }
 
+    /// Makes sure that so many bytes could be allocated now; others are asked to give some up
+    /// if they must. Nothing is set aside.
+    pub fn make_room(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        while self.free() < bytes {
+            let (free, limit) = (self.free(), self.limit());
+            if bytes > limit || !self.reclaim(bytes - free) {
+                return Err(OutOfMemory {
+                    what: "device memory",
+                    requested: bytes,
+                    free,
+                    limit,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Counts bytes that are about to be allocated. When they would pass the limit, others
     /// are asked to give some up, as long as they do.
     pub(super) fn take(&self, bytes: usize) -> Result<(), OutOfMemory> {

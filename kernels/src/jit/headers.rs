@@ -34,5 +34,14 @@ pub fn headers() -> &'static [Header] {
         "rows/window_groups.h",
         "rows/window.h",
         "rows/window_totals.h",
+        "parquet/page.h",
+        "parquet/runs.h",
+        "parquet/levels.h",
+        "parquet/delta.h",
+        "parquet/kinds.h",
+        "parquet/elements.h",
+        "parquet/values.h",
+        "parquet/texts.h",
+        "parquet/text_column.h",
     ]
 }

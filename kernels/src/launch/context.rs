@@ -59,17 +59,17 @@ impl RunCounts {
 
 /// A device as one run uses it.
 #[derive(Debug)]
-pub(super) struct Context {
-    pub(super) gpu: Arc<dyn Gpu>,
-    pub(super) stream: Stream,
-    pub(super) counts: RunCounts,
+pub(crate) struct Context {
+    pub(crate) gpu: Arc<dyn Gpu>,
+    pub(crate) stream: Stream,
+    pub(crate) counts: RunCounts,
     jit: Arc<Jit>,
     /// The row and code of the first fault of a launch, [`NO_FAULT`] between launches.
     first_fault: DeviceBuffer,
 }
 
 impl Context {
-    pub(super) fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>) -> Result<Context> {
+    pub(crate) fn new(gpu: Arc<dyn Gpu>, jit: Arc<Jit>) -> Result<Context> {
         let stream = Stream::new(&gpu)?;
         let first_fault = DeviceBuffer::filled(&gpu, &stream, size_of::<u64>(), 0xff)?;
         Ok(Context {
@@ -92,7 +92,7 @@ impl Context {
     }
 
     /// The code of a text that holds any number of kernels, compiled if it is new.
-    pub(super) fn load(&mut self, name: &str, text: &str) -> Result<Arc<Loaded>> {
+    pub(crate) fn load(&mut self, name: &str, text: &str) -> Result<Arc<Loaded>> {
         let source = Source::new(name, text);
         let (started, n_before) = (Instant::now(), self.jit.stats().n_compiled);
         let loaded = self.jit.get(&self.gpu, &source)?;
@@ -107,7 +107,7 @@ impl Context {
     }
 
     /// Adds device time.
-    pub(super) fn note(&mut self, kernel: &str, device_ms: f64) {
+    pub(crate) fn note(&mut self, kernel: &str, device_ms: f64) {
         self.counts.device_ms += device_ms;
         self.jit.note_launch(kernel, device_ms);
     }

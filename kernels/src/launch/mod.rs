@@ -2,7 +2,7 @@
 
 mod aggregate;
 mod collect;
-mod context;
+pub(crate) mod context;
 mod count;
 mod dense_groups;
 mod distinct;

@@ -89,6 +89,9 @@ impl StagedBatch {
             let message = format!("{n_hashes} hashes of {} rows", self.n_rows);
             return Err(Error::Internal(message));
         }
+        if u32::try_from(self.n_rows).is_err() {
+            return Err(Error::Unsupported("slices of more than 2^32 rows".into()));
+        }
         let mut rows = vec![Vec::new(); n_slices];
         let mut row = 0;
         for part in hashes {

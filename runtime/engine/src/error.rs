@@ -36,6 +36,8 @@ pub enum Kind {
     OutputExists,
     /// The author looks at the data: overflow, division by zero, a bad cast.
     DataError,
+    /// The author looks at the user function, its data or its limits.
+    UdfFailed,
     /// The author allows the fallback or changes what causes it.
     FallbackRefused,
     /// We were wrong.
@@ -291,6 +293,20 @@ pub enum Error {
         /// For the author.
         message: String,
     },
+    /// A module of user functions that cannot be used.
+    #[error("the module of user functions `{location}` cannot be used: {problem}")]
+    UdfModule {
+        /// Where it is.
+        location: String,
+        /// What is wrong with it and what to change.
+        problem: String,
+    },
+    /// A user function failed or ran into a limit.
+    #[error("{message}")]
+    UdfFailed {
+        /// Which function, where in the data, and why.
+        message: String,
+    },
     /// The run was cancelled.
     #[error("cancelled")]
     Cancelled,
@@ -396,7 +412,9 @@ impl Error {
             | Error::Query { .. }
             | Error::Location { .. }
             | Error::StorageSettings { .. }
+            | Error::UdfModule { .. }
             | Error::Output { .. } => Kind::InvalidQuery,
+            Error::UdfFailed { .. } => Kind::UdfFailed,
             Error::NoSuchInput { .. }
             | Error::NoFiles { .. }
             | Error::NoPermission { .. }

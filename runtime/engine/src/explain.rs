@@ -193,7 +193,7 @@ pub fn lines(placements: &[NodePlacement], only_refused: bool) -> String {
                     .collect();
                 format!("cannot run on GPU because {}", reasons.join("; "))
             }
-            Verdict::Source => "feeds rows on the CPU".to_string(),
+            Verdict::Source => "feeds rows to the GPU".to_string(),
             Verdict::KeptOnCpu => "could run on GPU".to_string(),
             Verdict::Removed => "will be removed".to_string(),
             Verdict::NotWorthIt => "is not worth the transfer".to_string(),

@@ -2,7 +2,7 @@
 //!
 //! A [`session::Session`] gets [`settings::Settings`] and tables, runs stages in
 //! order and returns an account of each ([`report`]). It does not know batch specs,
-//! user functions' sandboxes, states of a batch, or HTTP.
+//! states of a batch, or HTTP.
 
 pub mod cancel;
 pub mod cpu;
@@ -20,6 +20,7 @@ pub mod sinks;
 pub mod sources;
 mod spill_folder;
 pub mod tpch;
+pub mod udf;
 pub mod words;
 
 pub use cancel::Cancel;

@@ -34,7 +34,8 @@ pub enum Verdict {
     Removed,
     /// Not worth the transfer by cost (`$`).
     NotWorthIt,
-    /// Reads the source on the CPU and hands record batches to the GPU (`<`).
+    /// Feeds a pipeline on the GPU (`<`): with record batches, or with pages that the device
+    /// decodes. [`StageReport::scans`] tells which.
     Source,
 }
 
@@ -132,6 +133,43 @@ impl PipelineReport {
     }
 }
 
+/// How a pipeline on the GPU got the rows of a scan of files.
+#[derive(Debug, Clone, Default, Serialize, PartialEq)]
+pub struct ScanReport {
+    /// Where the files are.
+    pub location: String,
+    /// Whether their pages were decoded on the device. Otherwise the CPU's reader made
+    /// record batches of them, and the numbers below are those of the source.
+    pub on_device: bool,
+    /// Why the CPU's reader read them; absent when it did not.
+    pub reason: Option<Reason>,
+    /// Files whose footers were read.
+    pub files: u64,
+    /// Row groups that were read.
+    pub row_groups: u64,
+    /// Row groups that statistics ruled out.
+    pub row_groups_pruned: u64,
+    /// Rows that were read.
+    pub rows: u64,
+    /// Bytes that were fetched from storage, footers not counted.
+    pub bytes_fetched: u64,
+    /// Bytes of pages that the CPU decompressed; the rest was not compressed.
+    pub bytes_decompressed_on_cpu: u64,
+    /// Bytes of pages that went to the device.
+    pub bytes_of_pages: u64,
+    /// Texts that the CPU gave numbers to one by one, for want of a dictionary in the file.
+    pub texts_numbered_on_cpu: u64,
+    /// Wall-clock time of the scan and, chunk by chunk, of what is computed from it,
+    /// milliseconds.
+    pub elapsed_ms: f64,
+    /// Time of requests, milliseconds, added up over all that were under way.
+    pub fetch_ms: f64,
+    /// Time to decompress and to copy to page-locked memory, milliseconds over all threads.
+    pub decompress_ms: f64,
+    /// Time of decoding on the device, milliseconds, by device events.
+    pub decode_ms: f64,
+}
+
 /// A part that ran on the CPU though a GPU was asked for.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 pub struct Fallback {
@@ -174,6 +212,8 @@ pub struct StageReport {
     pub planning_ms: f64,
     /// Time on the device by kernel, the longest first.
     pub kernels: Vec<KernelReport>,
+    /// How pipelines on the GPU got the rows of files.
+    pub scans: Vec<ScanReport>,
     /// The most memory that its operators and writers held at once.
     pub peak_memory_bytes: u64,
     /// The most device memory that was in use at once, cached columns included.
@@ -207,6 +247,42 @@ pub struct StatementReport {
     pub elapsed_ms: u64,
     /// What it read, as far as the CPU read it.
     pub sources: Vec<SourceReport>,
+}
+
+/// A module of user functions, and what its functions did in a run.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct UdfModuleReport {
+    /// Where it is, as written.
+    pub module: String,
+    /// What it hashes to.
+    pub sha256: String,
+    /// The functions that SQL could call.
+    pub functions: Vec<UdfFunctionReport>,
+}
+
+/// What a user function did in a run.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct UdfFunctionReport {
+    /// Its name.
+    pub name: String,
+    /// Calls into the sandbox, one for a record batch or a part of one.
+    pub calls: u64,
+    /// Rows handed over.
+    pub rows: u64,
+    /// Time in the calls and the copies around them, milliseconds over all threads.
+    pub ms: f64,
+    /// Bytes of columns copied in.
+    pub bytes_in: u64,
+    /// Bytes of columns copied out.
+    pub bytes_out: u64,
+    /// Calls that trapped, panicked or ran into a limit.
+    pub traps: u64,
+    /// Rows that the error policy made NULL.
+    pub nulled_rows: u64,
+    /// Instances made.
+    pub instances: u64,
+    /// The most memory that one instance had of its own, bytes.
+    pub memory_bytes_max: u64,
 }
 
 /// What was read of one table.

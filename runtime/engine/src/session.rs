@@ -1,5 +1,6 @@
 //! One session for one batch: tables in, stages run in order, reports out.
 
+mod guests;
 mod names;
 mod script;
 mod suspects;
@@ -36,7 +37,7 @@ use kernels::jit::Jit;
 use crate::cancel::Cancel;
 use crate::cpu::FastOnCpu;
 use crate::error::{Error, Result};
-use crate::exec::Device;
+use crate::exec::{Device, Scans};
 use crate::explain;
 use crate::guard;
 use crate::guard::statement::Role;
@@ -51,6 +52,7 @@ use crate::sinks::{self, Sink, WriteError};
 use crate::sources::{self, Location};
 use crate::spill_folder::SpillFolder;
 use crate::tpch;
+use crate::udf::{Loaded, Stop};
 use script::Statement;
 
 /// Memory for listings of files.
@@ -114,6 +116,12 @@ pub struct Session {
     planning_us: AtomicU64,
     /// Its device, where there is one, and its kernels.
     device: Option<(Arc<dyn Gpu>, Arc<Jit>)>,
+    /// The accounts of scans that a device reads.
+    scans: Scans,
+    /// The modules of user functions.
+    guests: Mutex<Vec<Loaded>>,
+    /// What ends their calls.
+    guest_stop: Stop,
     /// The short way to plans that run whole on the device, where there is one.
     whole: Option<Whole>,
     /// Whether a plan with a node that computes on the CPU is an error.
@@ -133,6 +141,7 @@ impl Session {
     pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
         let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
         let own = (Arc::clone(&device.gpu), Arc::clone(&device.jit));
+        let scans = device.scans.clone();
         let rule = Arc::new(GpuRewrite::new(device, allow_fallback));
         let mut session = Self::with_rules(settings, vec![Arc::<GpuRewrite>::clone(&rule)])?;
         let all = session
@@ -142,6 +151,7 @@ impl Session {
             .physical_optimizers()
             .to_vec();
         session.device = Some(own);
+        session.scans = scans;
         let without_rules = SessionStateBuilder::new_from_existing(session.context.state())
             .with_physical_optimizer_rules(Vec::new())
             .build();
@@ -174,6 +184,9 @@ impl Session {
             has_views: AtomicBool::new(false),
             planning_us: AtomicU64::new(0),
             device: None,
+            scans: Scans::default(),
+            guests: Mutex::default(),
+            guest_stop: Stop::default(),
             whole: None,
             refuses_cpu_nodes: false,
         })
@@ -405,6 +418,7 @@ impl Session {
             () = cancel.cancelled() => Err(Error::Cancelled),
             ran = caught(self.run(stage, progress, &mut sink)) => ran,
         };
+        self.rest_guests();
         let run = match ran {
             Ok(run) => run,
             Err(error) => {
@@ -436,6 +450,7 @@ impl Session {
         }
         self.planning_us.store(0, Ordering::Relaxed);
         self.kernel_times();
+        self.scans.take();
         self.check_name(&stage.name)?;
         let target = match &stage.output {
             Some(output) => {
@@ -454,6 +469,7 @@ impl Session {
             elapsed_ms: 0,
             planning_ms: 0.0,
             kernels: Vec::new(),
+            scans: Vec::new(),
             peak_memory_bytes: 0,
             peak_device_bytes: 0,
             spilled_bytes: 0,
@@ -532,6 +548,7 @@ impl Session {
             report.statements.push(done);
         }
         report.kernels = self.kernel_times();
+        report.scans = self.scans.take();
         report.planning_ms = self.planning_us.load(Ordering::Relaxed) as f64 / 1e3;
         report.elapsed_ms = started.elapsed().as_millis() as u64;
         report.peak_memory_bytes = self.budget.peak_bytes();

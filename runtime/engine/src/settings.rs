@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::scalar::ScalarValue;
@@ -141,6 +142,50 @@ impl Table {
             storage: None,
         }
     }
+}
+
+/// A module of user functions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UdfModule {
+    /// Where it is: a path or a URL, as for tables.
+    pub location: String,
+    /// What it has to hash to.
+    pub sha256: Option<String>,
+    /// The functions that SQL may call.
+    pub functions: Vec<String>,
+    /// Memory that one instance may take, without the columns.
+    pub memory_bytes: Option<u64>,
+    /// Time that a call may take, for one record batch.
+    pub call_time: Option<Duration>,
+    /// What a row that fails costs.
+    pub on_error: UdfErrors,
+    /// The [`StorageOptions`] to use, by name.
+    pub storage: Option<String>,
+}
+
+impl UdfModule {
+    /// A module with the limits that nobody changed.
+    pub fn new(location: impl Into<String>, functions: &[&str]) -> Self {
+        Self {
+            location: location.into(),
+            sha256: None,
+            functions: functions.iter().map(|name| (*name).to_owned()).collect(),
+            memory_bytes: None,
+            call_time: None,
+            on_error: UdfErrors::Fail,
+            storage: None,
+        }
+    }
+}
+
+/// What a row costs for which a user function fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UdfErrors {
+    /// The query.
+    #[default]
+    Fail,
+    /// Its value, which becomes NULL.
+    Null,
 }
 
 /// What a table's files are.

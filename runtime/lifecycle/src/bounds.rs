@@ -66,6 +66,23 @@ impl Bounds {
         }
     }
 
+    /// Calls `stop` when a request or the time ends the attempt, also while its own task
+    /// is busy; not after the value that it returns was dropped.
+    pub(crate) fn watch(&self, stop: impl FnOnce() + Send + 'static) -> Watch {
+        let bounds = Bounds {
+            requested: self.requested.clone(),
+            work: self.work.clone(),
+            ..*self
+        };
+        Watch(tokio::spawn(async move {
+            tokio::select! {
+                () = bounds.requested.cancelled() => {}
+                () = bounds.expiry() => {}
+            }
+            stop();
+        }))
+    }
+
     async fn expiry(&self) {
         // A deadline beyond what the clock can say is no deadline.
         match self.ttl.and_then(|ttl| self.started.checked_add(ttl)) {
@@ -80,6 +97,16 @@ impl Bounds {
             Kind::TimedOut,
             format!("the batch ran out of its time to live, {seconds} s; raise `limits.ttl`"),
         )
+    }
+}
+
+/// Watches an attempt's bounds until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch(tokio::task::JoinHandle<()>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Kind {
     InputMissing,
     /// The data does not allow what the statement computes: overflow, division by zero.
     DataError,
+    /// A user function failed, or ran into a limit.
+    UdfFailed,
     /// The output's location is taken, and the spec does not say to replace it.
     OutputExists,
     /// A budget was too small; the message says which and how much was asked.
@@ -70,6 +72,7 @@ impl From<&engine::Error> for Failure {
             engine::Kind::Cancelled => Kind::Cancelled,
             engine::Kind::OutputExists => Kind::OutputExists,
             engine::Kind::DataError => Kind::DataError,
+            engine::Kind::UdfFailed => Kind::UdfFailed,
             engine::Kind::FallbackRefused => Kind::FallbackRefused,
             engine::Kind::Internal => Kind::Internal,
         };

@@ -18,6 +18,7 @@ mod wiring;
 
 pub use engine::Cancel;
 pub use engine::exec::Device;
+pub use engine::udf::Compiler;
 pub use error::{Failure, Kind};
 pub use machine::Machine;
 pub use report::{RunReport, StageFallback, StageRun, State};

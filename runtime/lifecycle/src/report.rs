@@ -1,7 +1,7 @@
 //! The run report: the machine-readable account of one attempt.
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use engine::report::{Fallback, NodePlacement, PipelineReport, StageReport};
+use engine::report::{Fallback, NodePlacement, PipelineReport, StageReport, UdfModuleReport};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -56,6 +56,8 @@ pub struct RunReport {
     pub effective: Value,
     /// Every stage that started, in order. One that did not finish is the last.
     pub stages: Vec<StageRun>,
+    /// The modules of user functions, and what their functions did.
+    pub udfs: Vec<UdfModuleReport>,
     /// Every part that ran on the CPU though an accelerator was asked for.
     pub fallbacks: Vec<StageFallback>,
 }

@@ -8,9 +8,10 @@ use chrono::Utc;
 use datafusion::physical_plan::displayable;
 use engine::Cancel;
 use engine::exec::Device;
-use engine::report::{Fallback, FallbackTime, NodePlacement, Reason};
+use engine::report::{Fallback, FallbackTime, NodePlacement, Reason, UdfModuleReport};
 use engine::session::Session;
 use engine::settings::FallbackPolicy;
+use engine::udf::Compiler;
 use serde::Serialize;
 
 use crate::bounds::Bounds;
@@ -40,6 +41,8 @@ pub struct Request<'a> {
     pub machine: Machine,
     /// The GPU it may use, where it asks for one.
     pub device: Option<&'a Device>,
+    /// Who compiles modules of user functions.
+    pub guest_compiler: &'a Compiler,
     /// Bounds the rows that the [`Observer`] gets of a stage without an output.
     pub preview_rows: usize,
 }
@@ -70,6 +73,7 @@ pub async fn run(request: Request<'_>, cancel: Cancel, observer: &dyn Observer) 
         machine: request.machine,
         effective: wiring::effective_json(request.loaded),
         stages: account.stages,
+        udfs: account.udfs,
         fallbacks: account.fallbacks,
     }
 }
@@ -78,6 +82,7 @@ pub async fn run(request: Request<'_>, cancel: Cancel, observer: &dyn Observer) 
 #[derive(Default)]
 struct Account {
     stages: Vec<StageRun>,
+    udfs: Vec<UdfModuleReport>,
     fallbacks: Vec<StageFallback>,
 }
 
@@ -94,7 +99,23 @@ async fn attempt(
     let generated = |step: engine::tpch::Progress| {
         observer.table_generated(step.table, step.n_parts_done, step.n_parts);
     };
-    let session = open(&wired, request.device, &bounds, &generated).await?;
+    let session = open(&wired, request, &bounds, &generated).await?;
+    // A guest that runs holds its thread; nothing that is awaited ends it.
+    let stop = session.guest_stop();
+    let _watch = bounds.watch(move || stop.now());
+    let ran = run_stages(&wired, request, &session, &bounds, observer, account).await;
+    account.udfs = session.module_reports();
+    ran
+}
+
+async fn run_stages(
+    wired: &Wired,
+    request: &Request<'_>,
+    session: &Session,
+    bounds: &Bounds,
+    observer: &dyn Observer,
+    account: &mut Account,
+) -> Result<(), Failure> {
     let on_gpu = wired.accelerator.is_some() && request.device.is_some();
     for stage in &wired.stages {
         observer.stage_started(&stage.name);
@@ -147,12 +168,12 @@ async fn attempt(
 /// A session with every table of the spec in it.
 async fn open(
     wired: &Wired,
-    device: Option<&Device>,
+    request: &Request<'_>,
     bounds: &Bounds,
     generated: &(dyn Fn(engine::tpch::Progress) + Send + Sync),
 ) -> Result<Session, Failure> {
     let settings = wired.settings.clone();
-    let session = match device {
+    let session = match request.device {
         Some(device) if wired.accelerator.is_some() => {
             Session::with_device(settings, device.clone())
         }
@@ -161,6 +182,10 @@ async fn open(
     let session = session.map_err(|error| explain(&error))?;
     bounds
         .hold(session.open_tables(&wired.tables, generated, &bounds.work()))
+        .await?
+        .map_err(|error| explain(&error))?;
+    bounds
+        .hold(session.open_modules(&wired.udfs, request.guest_compiler))
         .await?
         .map_err(|error| explain(&error))?;
     Ok(session)
@@ -259,7 +284,7 @@ async fn plan_stages(request: &Request<'_>, plan: &mut Plan) -> Result<(), Failu
     let wired = wiring::wire(request)?;
     plan.fallbacks.extend(no_device(&wired, request.device)?);
     let bounds = Bounds::start(Cancel::new(), None);
-    let session = open(&wired, request.device, &bounds, &|_| {}).await?;
+    let session = open(&wired, request, &bounds, &|_| {}).await?;
     let on_gpu = wired.accelerator.is_some() && request.device.is_some();
     for stage in &wired.stages {
         let planned = session
@@ -306,6 +331,7 @@ mod tests {
             },
             tables: Vec::new(),
             stages: Vec::new(),
+            udfs: Vec::new(),
             accelerator: accelerator.map(str::to_string),
             ttl: None,
         };

@@ -23,6 +23,7 @@ pub(crate) struct Wired {
     pub(crate) settings: settings::Settings,
     pub(crate) tables: Vec<settings::Table>,
     pub(crate) stages: Vec<settings::Stage>,
+    pub(crate) udfs: Vec<settings::UdfModule>,
     /// The accelerator asked for; absent when the batch asks for none.
     pub(crate) accelerator: Option<String>,
     pub(crate) ttl: Option<Duration>,
@@ -32,12 +33,6 @@ pub(crate) struct Wired {
 pub(crate) fn wire(request: &Request<'_>) -> Result<Wired, Failure> {
     let spec = accepted(request.loaded)?;
     let effective = &request.loaded.effective;
-    if let Some(udf) = spec.udfs.first() {
-        return Err(absent(
-            "udfs",
-            &format!("user functions (`{}`)", udf.module),
-        ));
-    }
     if spec.dataproc.is_some() && spec.stages.is_empty() {
         return Err(absent("dataproc", "programs other than SQL stages"));
     }
@@ -49,6 +44,12 @@ pub(crate) fn wire(request: &Request<'_>) -> Result<Wired, Failure> {
             .map(|table| self::table(table, spec))
             .collect::<Result<_, _>>()?,
         stages: stages(request.loaded, spec)?,
+        udfs: spec
+            .udfs
+            .iter()
+            .enumerate()
+            .map(|(i, udf)| self::udf(i, udf, spec))
+            .collect::<Result<_, _>>()?,
         accelerator: accelerator(effective),
         ttl: ttl(effective),
     })
@@ -179,6 +180,28 @@ fn storage_name(location: &str, spec: &Spec) -> Option<String> {
         .filter(|prefix| location.starts_with(prefix.as_str()))
         .max_by_key(|prefix| prefix.len())
         .cloned()
+}
+
+fn udf(i: usize, udf: &spec::Udf, spec: &Spec) -> Result<settings::UdfModule, Failure> {
+    let on_error = match udf.on_error {
+        spec::UdfErrors::Fail => settings::UdfErrors::Fail,
+        spec::UdfErrors::NullOnError => settings::UdfErrors::Null,
+        spec::UdfErrors::SkipRow => {
+            return Err(invalid(
+                &format!("udfs[{i}].on_error"),
+                "rows cannot be left out in this build; use `null_on_error` and filter the NULLs",
+            ));
+        }
+    };
+    Ok(settings::UdfModule {
+        location: udf.module.clone(),
+        sha256: udf.sha256.clone(),
+        functions: udf.functions.clone(),
+        memory_bytes: udf.memory.map(|size| size.bytes()),
+        call_time: udf.timeout.map(|time| Duration::from_secs(time.seconds())),
+        on_error,
+        storage: storage_name(&udf.module, spec),
+    })
 }
 
 /// A column's SQL type as Arrow's.

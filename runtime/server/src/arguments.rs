@@ -30,6 +30,11 @@ pub enum Command {
     Devices(Devices),
     /// Make TPC-H data.
     Tpch(Tpch),
+    /// Write, build and try out user functions.
+    Udf(Udf),
+    /// Compile a module of user functions; what this program starts itself with.
+    #[command(hide = true)]
+    CompileGuest,
 }
 
 /// The spec and the values that the command line changes in it.
@@ -129,6 +134,80 @@ pub struct Generate {
     /// Files for each large table, and threads that write them. One for each core by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub parallel: Option<u16>,
+}
+
+/// Arguments of `warpline udf`.
+#[derive(Debug, Args)]
+pub struct Udf {
+    /// What to do with user functions.
+    #[command(subcommand)]
+    pub command: UdfCommand,
+}
+
+/// The commands under `warpline udf`.
+#[derive(Debug, Subcommand)]
+pub enum UdfCommand {
+    /// Make a folder with a function that works and the kit that it is written with.
+    New(UdfFolder),
+    /// Build the Rust crate of a folder to a module beside its Cargo.toml.
+    Build(UdfBuild),
+    /// Run a module's examples, and try what must hold for every function.
+    Test(UdfModule),
+    /// Print a module's functions, hash and needs; run nothing.
+    Inspect(UdfInspect),
+    /// Measure how long a row takes.
+    Bench(UdfModule),
+    /// Add metadata to a module that was built without it, such as of C or Zig.
+    Pack(UdfPack),
+}
+
+/// Arguments of `warpline udf new`.
+#[derive(Debug, Args)]
+pub struct UdfFolder {
+    /// The folder to make; its name is the crate's.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+}
+
+/// Arguments of `warpline udf build`.
+#[derive(Debug, Args)]
+pub struct UdfBuild {
+    /// The folder of the crate.
+    #[arg(value_name = "FOLDER", default_value = ".")]
+    pub folder: PathBuf,
+}
+
+/// A module of user functions.
+#[derive(Debug, Args)]
+pub struct UdfModule {
+    /// The module, a `.wasm` file.
+    #[arg(value_name = "MODULE")]
+    pub module: PathBuf,
+}
+
+/// Arguments of `warpline udf inspect`.
+#[derive(Debug, Args)]
+pub struct UdfInspect {
+    /// The module, a `.wasm` file.
+    #[arg(value_name = "MODULE")]
+    pub module: PathBuf,
+    /// How it is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `warpline udf pack`.
+#[derive(Debug, Args)]
+pub struct UdfPack {
+    /// The module, a `.wasm` file.
+    #[arg(value_name = "MODULE")]
+    pub module: PathBuf,
+    /// A JSON list with a record for each function.
+    #[arg(long, value_name = "FILE")]
+    pub meta: PathBuf,
+    /// Where the module with metadata goes.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
 }
 
 /// The two voices of every command that answers with data.

@@ -42,6 +42,8 @@ fn dispatch(arguments: &Arguments) -> Exit {
         Command::Validate(validate) => commands::validate::validate(validate),
         Command::Plan(plan) => commands::plan::plan(plan),
         Command::Devices(devices) => commands::devices::devices(devices),
+        Command::Udf(udf) => commands::udf::run(&udf.command),
+        Command::CompileGuest => commands::compile_guest::serve(),
         Command::Tpch(tpch) => match &tpch.command {
             TpchCommand::Generate(generate) => commands::tpch::generate(generate),
         },

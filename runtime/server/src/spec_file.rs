@@ -8,6 +8,7 @@ use engine::words::io_problem;
 use lifecycle::{Device, Machine, Request};
 
 use crate::arguments::SpecArguments;
+use crate::commands::compile_guest::GUEST_COMPILER;
 use crate::gpus::Gpus;
 
 /// No spec that people write is near this size; a data file given by mistake is.
@@ -60,6 +61,7 @@ impl SpecFile {
             loaded: &self.loaded,
             machine,
             device,
+            guest_compiler: &GUEST_COMPILER,
             preview_rows,
         }
     }

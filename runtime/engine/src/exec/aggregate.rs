@@ -49,10 +49,11 @@ use super::held::Held;
 use super::no_rows::of_no_rows;
 use super::original::{Original, Outcome, only_partition};
 use super::relation::{HostRows, Place, SourceRows, blocking, is_whole, relation, tables};
+use super::scan::{self, ChunkSink};
 use super::slices::{HostInputs, Inputs, Passes, Slices, rows_of, taken, without_run};
 use super::spill::Spill;
 use super::{Device, finish, in_any_order, replaced};
-use crate::lower::{DerivedText, Joined, LateValues};
+use crate::lower::{DerivedText, Joined, LateValues, without_exchange};
 use crate::report::PipelineReport;
 
 /// How one output column is made of the pipeline's calls.
@@ -265,13 +266,18 @@ struct Shared {
     /// What chunks are added to; without it they are gathered.
     run: Option<Mutex<AggregateRun>>,
     gathered: Mutex<Vec<StagedBatch>>,
-    dictionaries: BTreeMap<usize, Arc<Dictionary>>,
+    spill: Arc<Spill>,
+    dictionaries: Arc<BTreeMap<usize, Arc<Dictionary>>>,
     staging_us: AtomicU64,
     retries: AtomicU64,
 }
 
 impl Shared {
-    fn new(run: Option<AggregateRun>, wanted: &[(usize, Wanted)]) -> Arc<Shared> {
+    fn new(
+        run: Option<AggregateRun>,
+        wanted: &[(usize, Wanted)],
+        spill: &Arc<Spill>,
+    ) -> Arc<Shared> {
         let of_codes = wanted.iter().filter_map(|(_, wanted)| match wanted {
             Wanted::Codes(number) => Some((*number, Arc::default())),
             Wanted::Own(_) => None,
@@ -279,7 +285,8 @@ impl Shared {
         Arc::new(Shared {
             run: run.map(Mutex::new),
             gathered: Mutex::default(),
-            dictionaries: of_codes.collect(),
+            spill: Arc::clone(spill),
+            dictionaries: Arc::new(of_codes.collect()),
             staging_us: AtomicU64::new(0),
             retries: AtomicU64::new(0),
         })
@@ -303,6 +310,25 @@ impl Shared {
             run.map(|run| run.unwrap_or_else(PoisonError::into_inner)),
             gathered.unwrap_or_else(PoisonError::into_inner),
         ))
+    }
+}
+
+impl ChunkSink for Shared {
+    fn add(&self, chunk: &DeviceChunk) -> Result<(), Failure> {
+        let Some(run) = &self.run else {
+            return self.gather(StagedBatch::of_device(chunk)?);
+        };
+        let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(run.add_copied(chunk)?)
+    }
+}
+
+impl Shared {
+    fn gather(&self, staged: StagedBatch) -> Result<(), Failure> {
+        let staged = self.spill.keep_staged(staged)?;
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        gathered.push(staged);
+        Ok(())
     }
 }
 
@@ -385,7 +411,12 @@ impl Passes for AggregatePasses<'_> {
         self.kernel = run.kernel_name().unwrap_or(&self.kernel).to_string();
         let mut run = run;
         let batch = if run.is_on_device() {
-            let batch = self.job.left(&mut run, self.texts.clone())?.batch()?;
+            let batch = match self.job.left(&mut run, self.texts.clone()) {
+                Err(failure) if is_out_of_memory(&failure) => {
+                    self.job.home(&mut run, self.texts)?
+                }
+                left => left?.batch()?,
+            };
             self.counts = self.counts.and(&run.counts());
             batch
         } else {
@@ -510,10 +541,15 @@ impl Job {
         texts: Texts,
     ) -> Result<(SourceRows, RunCounts), Failure> {
         if run.is_on_device() {
-            let left = self.left(&mut run, texts)?;
-            let rows = match left.n_rows() {
-                0 if !self.pipeline.sets_without_keys.is_empty() => self.no_rows()?,
-                _ => SourceRows::Left(Box::new(left)),
+            let rows = match self.left(&mut run, texts.clone()) {
+                Ok(left) if left.n_rows() > 0 => SourceRows::Left(Box::new(left)),
+                Ok(_) if !self.pipeline.sets_without_keys.is_empty() => self.no_rows()?,
+                Ok(left) => SourceRows::Left(Box::new(left)),
+                Err(failure) if is_out_of_memory(&failure) => {
+                    let batch = self.spill.keep_batch(self.home(&mut run, &texts)?)?;
+                    SourceRows::Host(HostRows::kept(vec![batch], Arc::clone(&self.spill)))
+                }
+                Err(failure) => return Err(failure),
             };
             return Ok((rows, run.counts()));
         }
@@ -569,6 +605,34 @@ impl Job {
 
     /// The groups as columns that stay on the device.
     fn left(&self, run: &mut AggregateRun, texts: Texts) -> Result<Left, Failure> {
+        let (columns, outputs) = self.columns()?;
+        let chunk = run.columns(&columns)?;
+        Ok(Left::new(chunk, outputs, Arc::clone(&self.schema), texts))
+    }
+
+    /// The groups on the host, where the device has room for one column of them at a time.
+    fn home(&self, run: &mut AggregateRun, texts: &Texts) -> Result<RecordBatch, Failure> {
+        let (columns, outputs) = self.columns()?;
+        let mut arrays = Vec::new();
+        for (index, output) in outputs.iter().enumerate() {
+            let output = match output {
+                Taken::Text { codes, .. } => Taken::Text {
+                    computed: 0,
+                    codes: *codes,
+                },
+                _ => Taken::Computed(0),
+            };
+            let chunk = run.columns(&columns[index..=index])?;
+            let schema = Arc::new(self.schema.project(&[index])?);
+            let column = Left::new(chunk, vec![output], schema, texts.clone());
+            arrays.push(column.array(0)?);
+        }
+        Ok(RecordBatch::try_new(Arc::clone(&self.schema), arrays)?)
+    }
+
+    /// The columns of the groups, and how the node's are made of them.
+    #[allow(clippy::type_complexity)]
+    fn columns(&self) -> Result<(Vec<(GroupOutput, Type)>, Vec<Taken>), Failure> {
         let n_keys = self.pipeline.aggregate.keys.len();
         let mut columns = Vec::new();
         let mut outputs = Vec::new();
@@ -610,8 +674,7 @@ impl Job {
                 }
             });
         }
-        let chunk = run.columns(&columns)?;
-        Ok(Left::new(chunk, outputs, Arc::clone(&self.schema), texts))
+        Ok((columns, outputs))
     }
 
     /// Adds the source chunk by chunk, all its partitions at the same time. When memory runs
@@ -624,12 +687,9 @@ impl Job {
         texts: &mut Texts,
         report: &mut PipelineReport,
     ) -> Result<Added, Failure> {
-        let (device, source) = (&self.device, &self.pipeline.source);
-        let shared = Shared::new(Some(run), &wanted);
-        let fed = feed(source, context, device, || {
-            Partition::new(self, &wanted, &shared)
-        })
-        .await;
+        let source = &self.pipeline.source;
+        let shared = Shared::new(Some(run), &wanted, &self.spill);
+        let fed = self.read(source, &wanted, context, &shared, report).await;
         let (run, _) = shared.end(texts, report)?;
         let mut run = run.ok_or_else(|| internal("a stream without its run".into()))?;
         match fed {
@@ -647,7 +707,7 @@ impl Job {
         }
     }
 
-    /// The source on the host, laid out chunk by chunk.
+    /// The source on the host, laid out chunk by chunk. It may have been read before.
     async fn gather(
         &self,
         source: &Arc<dyn ExecutionPlan>,
@@ -656,13 +716,50 @@ impl Job {
         texts: &mut Texts,
         report: &mut PipelineReport,
     ) -> Result<Vec<StagedBatch>, Failure> {
-        let shared = Shared::new(None, &wanted);
-        feed(source, context, &self.device, || {
-            Partition::new(self, &wanted, &shared)
-        })
-        .await?;
+        let mut shared = Shared::new(None, &wanted, &self.spill);
+        let mut read = self.read(source, &wanted, context, &shared, report).await;
+        if let Err(failure) = &read
+            && is_out_of_memory(failure)
+        {
+            // A row group may be more than the device has room for.
+            shared = Shared::new(None, &wanted, &self.spill);
+            read = feed(source, context, &self.device, || {
+                Partition::new(self, &wanted, &shared)
+            })
+            .await;
+        }
+        read?;
         let (_, gathered) = shared.end(texts, report)?;
         Ok(gathered)
+    }
+
+    /// Reads a source chunk by chunk, on the device if it can. Nothing runs any more when this
+    /// returns.
+    async fn read(
+        &self,
+        source: &Arc<dyn ExecutionPlan>,
+        wanted: &[(usize, Wanted)],
+        context: &Arc<TaskContext>,
+        shared: &Arc<Shared>,
+        report: &mut PipelineReport,
+    ) -> Result<(), Failure> {
+        let (device, codes) = (&self.device, &self.pipeline.codes);
+        match scan::open(without_exchange(source), wanted, codes, device, context).await? {
+            Some(scan) => {
+                let known = Arc::clone(&self.pipeline.known);
+                let texts = &shared.dictionaries;
+                let sink = Arc::clone(shared) as Arc<dyn ChunkSink>;
+                let counts = scan.stream(codes, known, texts, device, context, sink);
+                add_counts(report, counts.await?, device);
+                Ok(())
+            }
+            None => {
+                feed(source, context, device, || {
+                    Partition::new(self, wanted, shared)
+                })
+                .await
+            }
+        }
     }
 
     /// The result's columns: keys, then one for each output.
@@ -768,7 +865,6 @@ const SPLIT_ROWS_MIN: usize = 1 << 10;
 struct Partition {
     shared: Arc<Shared>,
     loader: Loader,
-    spill: Arc<Spill>,
     known: Arc<HashMap<usize, Range>>,
     /// The columns and their numbers on the device.
     wanted: Vec<(usize, Wanted)>,
@@ -790,7 +886,6 @@ impl Partition {
         Ok(Partition {
             shared: Arc::clone(shared),
             loader: Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?,
-            spill: Arc::clone(&job.spill),
             known: Arc::clone(&pipeline.known),
             wanted: wanted.to_vec(),
             encoders: encoders.collect::<Result<_>>()?,
@@ -871,12 +966,6 @@ impl Consumer for Partition {
         if self.shared.run.is_some() {
             return self.add_split(&chunk, staged);
         }
-        let staged = self.spill.keep_staged(staged)?;
-        let mut gathered = self.shared.gathered.lock();
-        let gathered = gathered
-            .as_mut()
-            .map_err(|_| internal("a chunk was lost".into()))?;
-        gathered.push(staged);
-        Ok(())
+        self.shared.gather(staged)
     }
 }

@@ -170,6 +170,12 @@ impl FileScan {
         }
     }
 
+    /// A scan of all rows of all its columns, in their order.
+    pub fn of_all_columns(&self) -> Result<Arc<dyn ExecutionPlan>> {
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        self.of_columns(&all)
+    }
+
     /// A scan of all rows of some of its columns, in this order.
     pub fn of_columns(&self, columns: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
         let source = self.config.file_source();

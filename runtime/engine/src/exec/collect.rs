@@ -61,6 +61,7 @@ use super::held::Held;
 use super::original::{Original, Outcome};
 use super::relation::{HostRows, Place, SourceRows, blocking, is_whole, relation, tables, text_of};
 use super::rest::run_over;
+use super::scan;
 use super::slices::{HostInputs, Inputs, Passes, Slices, rows_of, without_run};
 use super::sort::ranks_of;
 use super::spill::Spill;
@@ -274,6 +275,7 @@ impl ExecutionPlan for GpuCollectExec {
             Some(form) if !is_whole => form.clone(),
             _ => return self.execute_whole(partition, context),
         };
+        scan::streamed(source, &self.device);
         let source = self.pipeline.source.output_partitioning().partition_count();
         let own = self.properties.output_partitioning().partition_count();
         if source != own {

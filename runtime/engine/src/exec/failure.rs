@@ -4,6 +4,7 @@ use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use kernels::error::Fault;
 use kernels::launch::RunCounts;
+use parquet::errors::ParquetError;
 
 use super::Device;
 use super::slices::SlicesReport;
@@ -47,6 +48,10 @@ impl From<kernels::error::Error> for Failure {
             }
             Error::Arrow(ArrowError::ArithmeticOverflow(detail)) => {
                 return user(ArrowError::ArithmeticOverflow(detail.clone()));
+            }
+            Error::MalformedPage(page) => {
+                let message = ParquetError::General(page.to_string());
+                return Failure::User(DataFusionError::ParquetError(Box::new(message)));
             }
             Error::OutOfMemory(_) => OUT_OF_MEMORY,
             Error::Unsupported(_) => "unsupported-at-run-time",

@@ -33,7 +33,8 @@ impl Held {
         Ok(spill.keep_staged(StagedBatch::of_device(&chunk)?)?)
     }
 
-    fn on_device(&self) -> Option<&DeviceChunk> {
+    /// The rows, if they are on the device.
+    pub fn on_device(&self) -> Option<&DeviceChunk> {
         match self {
             Held::Rows(chunk) => Some(chunk),
             Held::Table(table) => Some(table.rows()),

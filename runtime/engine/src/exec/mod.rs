@@ -13,6 +13,7 @@ mod no_rows;
 mod original;
 mod relation;
 mod rest;
+mod scan;
 mod slices;
 mod sort;
 mod sort_parts;
@@ -24,6 +25,7 @@ pub use codes::Codes;
 pub use collect::{CollectForm, CollectPipeline, GpuCollectExec, Taken};
 pub use original::Outcome;
 pub use rest::depth_of;
+pub use scan::Scans;
 pub use sort::{GpuSortExec, KeyColumn, SortPipeline};
 pub use window::{DefaultText, GpuWindowExec, WindowPipeline};
 
@@ -60,6 +62,8 @@ pub struct Device {
     pub cache_bytes: usize,
     /// As in [`DeviceLimits`]; a power of two.
     pub(crate) least_slices: usize,
+    /// The accounts of scans since they were last taken.
+    pub scans: Scans,
 }
 
 /// What a batch may use of a device.
@@ -121,6 +125,7 @@ impl Device {
             waiting,
             least_slices: limits.least_slices.next_power_of_two(),
             cache,
+            scans: Scans::default(),
             cache_bytes: memory_bytes / 100 * usize::from(limits.cache_part.0.min(100)),
         }
     }
@@ -132,6 +137,12 @@ impl Device {
         })?;
         let jit = Arc::new(Jit::new(Some(cache_dir.join("kernels"))));
         Ok(Device::new(gpu, jit, limits))
+    }
+
+    /// Fails if so many bytes are more than there is room for, also when columns that nothing
+    /// uses and relations that wait have left.
+    pub(crate) fn make_room(&self, bytes: usize) -> kernels::error::Result<()> {
+        Ok(self.gpu.meter().make_room(bytes)?)
     }
 
     /// Device memory that a pipeline can have, once columns that nothing uses have left it.

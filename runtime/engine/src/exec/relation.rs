@@ -30,13 +30,14 @@ use kernels::launch::{JoinTable, Loader, RunCounts, StagedBatch};
 
 use super::Device;
 use super::aggregate::GpuAggregateExec;
-use super::cache::{Cached, FileScan};
+use super::cache::{Cached, FileScan, Key};
 use super::codes::{Codes, Texts, Wanted, decode, in_order, internal};
 use super::collect::{GpuCollectExec, Left};
 use super::dictionary::encode_all;
 use super::failure::{Failure, is_out_of_memory};
 use super::held::{Held, Parked};
 use super::original::in_parts;
+use super::scan;
 use super::spill::Spill;
 use super::window::GpuWindowExec;
 use crate::lower::{Joined, without_exchange};
@@ -367,6 +368,15 @@ pub async fn relation(
             found => return found,
         }
     }
+    if let Some(scan) = scan::open(plan, &wanted, codes, device, context).await?
+        && !scan.pieces.pieces.is_empty()
+    {
+        let known = Arc::clone(&known);
+        match scan.relation(codes, known, device, context).await {
+            Err(failure) if is_out_of_memory(&failure) => {}
+            read => return read,
+        }
+    }
     let batches = read_all(plan, context).await?;
     of_batches(batches, plan.schema(), wanted, codes, known, place).await
 }
@@ -447,6 +457,24 @@ async fn cached(
     }
     let mut counts = RunCounts::default();
     let mut staging_ms = 0.0;
+    if let Some(read) = read_missing(scan, &missing, codes, device, context).await?
+        && let Held::Rows(rows) = &read.rows
+    {
+        for (number, wanted, _, key) in std::mem::take(&mut missing) {
+            let of_codes = match wanted {
+                Wanted::Codes(of) => read.texts.get(&of).cloned(),
+                Wanted::Own(_) => None,
+            };
+            let cached = Cached {
+                column: Arc::clone(rows.shared_column(number)?),
+                texts: of_codes,
+                n_rows: rows.n_rows,
+            };
+            device.cache.put(key, cached.clone(), device.cache_bytes);
+            found.insert(number, (wanted, cached));
+        }
+        counts = read.counts;
+    }
     // Without any column it is the rows that are counted.
     if !missing.is_empty() || found.is_empty() {
         let mut read: Vec<usize> = missing.iter().map(|(_, _, own, _)| *own).collect();
@@ -515,6 +543,34 @@ async fn cached(
         staging_ms,
         counts,
     })
+}
+
+/// A column that is not cached: its number, as what it is wanted, its number in the scan,
+/// and what it will be known by.
+type Missing = (usize, Wanted, usize, Key);
+
+/// Columns that the device reads by itself, if it can.
+async fn read_missing(
+    scan: &FileScan,
+    missing: &[Missing],
+    codes: &Codes,
+    device: &Device,
+    context: &Arc<TaskContext>,
+) -> Result<Option<Relation>, Failure> {
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let plan = scan.of_all_columns()?;
+    let wanted: Vec<(usize, Wanted)> = missing.iter().map(|(n, w, _, _)| (*n, *w)).collect();
+    match scan::open(&plan, &wanted, codes, device, context).await? {
+        Some(opened) if !opened.pieces.pieces.is_empty() => {
+            let read = opened
+                .relation(codes, Arc::default(), device, context)
+                .await?;
+            Ok(Some(read))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The plan's column that is read for what is wanted.
@@ -641,7 +697,7 @@ fn staged(array: &dyn Array, known: Option<Range>) -> Result<StagedColumn, Failu
 }
 
 /// The codes of a column that comes in parts, and their texts.
-fn encoded(
+pub(super) fn encoded(
     parts: &[&dyn Array],
     codes: &Codes,
     number: usize,

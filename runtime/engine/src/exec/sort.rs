@@ -48,6 +48,7 @@ use super::collect::Left;
 use super::failure::{Failure, add_counts, is_out_of_memory};
 use super::original::{Original, Outcome, in_parts, only_partition};
 use super::relation::{HostRows, SourceRows, blocking, source_rows};
+use super::scan;
 use super::sort_parts::{in_sorted_parts, merged};
 use super::spill::Spill;
 use super::{Device, in_any_order};
@@ -267,6 +268,7 @@ impl Job {
             SourceRows::Stream => {
                 let reservation = MemoryConsumer::new("GpuSortExec");
                 let reservation = Arc::new(reservation.register(context.memory_pool()));
+                scan::streamed(&job.pipeline.source, &job.device);
                 let batches = gather(&job.pipeline.source, &context, &reservation).await?;
                 return job.run_from_host(batches, reservation, report).await;
             }
@@ -295,12 +297,12 @@ impl Job {
         report.kernel = sorted.kernel;
         add_counts(&mut report, sorted.counts, &self.device);
         // The rows are there twice while they are taken.
-        let batch = match left.chunk.bytes() > self.device.room() {
-            true => {
+        let batch = match self.device.make_room(left.chunk.bytes()) {
+            Err(_) => {
                 let rows = UInt32Array::from(sorted.rows);
                 take_record_batch(&left.batch()?, &rows)?
             }
-            false => {
+            Ok(()) => {
                 let (rows, counts) = left.take(&self.device, &sorted.rows)?;
                 add_counts(&mut report, counts, &self.device);
                 rows.batch()?

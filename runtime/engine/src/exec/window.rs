@@ -207,12 +207,7 @@ impl GpuWindowExec {
         let (done, texts) = blocking(move || {
             let _permit = permit;
             let n_rows = source.n_rows;
-            if window_bytes(&window, n_rows) > own.gpu.meter().free() {
-                own.cache.evict(usize::MAX);
-            }
-            if window_bytes(&window, n_rows) > own.gpu.meter().free() {
-                return Err(no_room(&own));
-            }
+            own.make_room(window_bytes(&window, n_rows))?;
             let mut all = HashMap::new();
             for column in columns {
                 all.insert(column, Arc::clone(source.shared_column(column)?));

@@ -23,6 +23,7 @@ use super::inputs::Inputs;
 use crate::guard::arithmetic::Checked;
 use crate::guard::floats::FloatKey;
 use crate::report::Reason;
+use crate::udf::GuestFunction;
 
 /// Lowers a function call, or says why it cannot run on the GPU.
 pub(super) fn lower_function(
@@ -31,6 +32,13 @@ pub(super) fn lower_function(
     inputs: &Inputs,
 ) -> Result<Expr, Reason> {
     let function = call.fun().inner();
+    if function.is::<GuestFunction>() {
+        return Err(Reason {
+            code: "user-function".into(),
+            message: format!("`{}` is a user function", call.name()),
+            fix: "user functions run on the CPU".into(),
+        });
+    }
     let ty = type_of(call.return_type()).map_err(|e| reason(&e, expr))?;
     let refused = || unsupported_expression(expr);
     if function.is::<FloatKey>() {

@@ -1,9 +1,11 @@
 //! One file for each command.
 
+pub mod compile_guest;
 pub mod devices;
 pub mod plan;
 pub mod run;
 pub mod tpch;
+pub mod udf;
 pub mod validate;
 
 use std::io::{self, Write};

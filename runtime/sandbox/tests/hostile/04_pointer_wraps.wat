@@ -1,0 +1,11 @@
+;; A pointer and a length whose sum wraps around 4 GiB.
+;; meta: {"abi":1,"name":"f","kind":"scalar","args":[{"name":"x","type":"i64"}],"returns":"utf8"}
+;; expect: user function `f` (sha256:...), record batch 0 of 5 rows: it gave back a bad result: 512 bytes of bytes at 4294967040, and its memory has 1114112
+(module
+  (memory (export "memory") 1)
+  (func (export "udf1_call_f") (param $call i32) (result i32)
+    (local $ret i32)
+    (local.set $ret (i32.load offset=20 (local.get $call)))
+    (i32.store offset=32 (local.get $ret) (i32.const 0xffffff00))
+    (i32.store offset=36 (local.get $ret) (i32.const 0x200))
+    i32.const 0))

@@ -1,0 +1,9 @@
+;; A load near the end of what 32 bits address.
+;; meta: {"abi":1,"name":"f","kind":"scalar","args":[{"name":"x","type":"i64"}],"returns":"i64"}
+;; calls: 3
+;; expect: user function `f` (sha256:...), record batch 0, row 0 of 5: it trapped: an access outside of its memory
+(module
+  (memory (export "memory") 1)
+  (func (export "udf1_call_f") (param $call i32) (result i32)
+    (drop (i32.load8_u offset=0 (i32.const 0xffffffff)))
+    i32.const 0))
