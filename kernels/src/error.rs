@@ -17,6 +17,10 @@ pub enum Error {
     /// Freeing memory or asking for less helps.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
+    /// Memory ran out after a part of the chunk was added: what was asked for is half done, so
+    /// it can only be done again from the start.
+    #[error("device memory ran short inside a chunk: {0}")]
+    OutOfMemoryInside(OutOfMemory),
     /// A kernel's text did not compile.
     #[error(transparent)]
     Compile(Box<CompileError>),

@@ -274,6 +274,11 @@ impl AggregateRun {
         (self.table.is_some() || self.dense.is_some()) && self.totals.groups().is_empty()
     }
 
+    /// Whether groups are in a hashed table, which [`AggregateRun::finish`] can copy home.
+    pub fn has_table(&self) -> bool {
+        self.table.is_some()
+    }
+
     /// The groups as columns on the device, numbered from 0.
     pub fn columns(&mut self, outputs: &[(GroupOutput, Type)]) -> Result<DeviceChunk> {
         let outputs: Vec<(GroupOutput, Type)> = outputs

@@ -139,9 +139,7 @@ impl HashRows {
 /// already, so whoever could try again with less memory must not.
 pub(super) fn inside_chunk(error: Error, begin: usize) -> Error {
     match error.out_of_memory() {
-        Some(_) if begin > 0 => {
-            Error::Unsupported(format!("device memory ran short inside a chunk: {error}"))
-        }
+        Some(short) if begin > 0 => Error::OutOfMemoryInside(short.clone()),
         _ => error,
     }
 }

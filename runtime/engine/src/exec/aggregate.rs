@@ -411,13 +411,11 @@ impl Passes for AggregatePasses<'_> {
         self.kernel = run.kernel_name().unwrap_or(&self.kernel).to_string();
         let mut run = run;
         let batch = if run.is_on_device() {
-            let batch = match self.job.left(&mut run, self.texts.clone()) {
-                Err(failure) if is_out_of_memory(&failure) => {
-                    self.job.home(&mut run, self.texts)?
-                }
-                left => left?.batch()?,
+            let (batch, counts) = match self.job.left(&mut run, self.texts.clone()) {
+                Err(failure) if is_out_of_memory(&failure) => self.job.home(run, self.texts)?,
+                left => (left?.batch()?, run.counts()),
             };
-            self.counts = self.counts.and(&run.counts());
+            self.counts = self.counts.and(&counts);
             batch
         } else {
             let (groups, counts) = run.finish()?;
@@ -546,8 +544,10 @@ impl Job {
                 Ok(_) if !self.pipeline.sets_without_keys.is_empty() => self.no_rows()?,
                 Ok(left) => SourceRows::Left(Box::new(left)),
                 Err(failure) if is_out_of_memory(&failure) => {
-                    let batch = self.spill.keep_batch(self.home(&mut run, &texts)?)?;
-                    SourceRows::Host(HostRows::kept(vec![batch], Arc::clone(&self.spill)))
+                    let (batch, counts) = self.home(run, &texts)?;
+                    let batch = self.spill.keep_batch(batch)?;
+                    let rows = HostRows::kept(vec![batch], Arc::clone(&self.spill));
+                    return Ok((SourceRows::Host(rows), counts));
                 }
                 Err(failure) => return Err(failure),
             };
@@ -610,8 +610,23 @@ impl Job {
         Ok(Left::new(chunk, outputs, Arc::clone(&self.schema), texts))
     }
 
-    /// The groups on the host, where the device has room for one column of them at a time.
-    fn home(&self, run: &mut AggregateRun, texts: &Texts) -> Result<RecordBatch, Failure> {
+    /// The groups on the host: one column of them at a time, or as they stand in their table
+    /// if the device has no room for one either.
+    fn home(
+        &self,
+        mut run: AggregateRun,
+        texts: &Texts,
+    ) -> Result<(RecordBatch, RunCounts), Failure> {
+        match self.one_by_one(&mut run, texts) {
+            Err(failure) if is_out_of_memory(&failure) && run.has_table() => {
+                let (groups, counts) = run.finish()?;
+                Ok((self.batch(&groups, texts)?, counts))
+            }
+            batch => Ok((batch?, run.counts())),
+        }
+    }
+
+    fn one_by_one(&self, run: &mut AggregateRun, texts: &Texts) -> Result<RecordBatch, Failure> {
         let (columns, outputs) = self.columns()?;
         let mut arrays = Vec::new();
         for (index, output) in outputs.iter().enumerate() {

@@ -53,7 +53,7 @@ impl From<kernels::error::Error> for Failure {
                 let message = ParquetError::General(page.to_string());
                 return Failure::User(DataFusionError::ParquetError(Box::new(message)));
             }
-            Error::OutOfMemory(_) => OUT_OF_MEMORY,
+            Error::OutOfMemory(_) | Error::OutOfMemoryInside(_) => OUT_OF_MEMORY,
             Error::Unsupported(_) => "unsupported-at-run-time",
             _ => "device-error",
         };

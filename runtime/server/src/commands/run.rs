@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
 use arrow::util::pretty::pretty_format_batches;
@@ -18,6 +19,9 @@ use crate::exit::Exit;
 use crate::gpus::Gpus;
 use crate::spec_file::SpecFile;
 use crate::{interrupt, print, progress};
+
+/// How long what still runs when a batch has ended may take to notice it.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(3);
 
 /// Rows of a result that are printed; more of them are no longer read by people.
 const PREVIEW_ROWS_TABLE: usize = 40;
@@ -87,8 +91,9 @@ fn attempt(
         let request = spec.request(machine, device, preview_rows);
         io::Result::Ok(lifecycle::run(request, cancel, &watcher).await)
     })?;
-    // What ignores a request to stop must not keep the process.
-    runtime.shutdown_background();
+    // What ignores a request to stop must not keep the process; what is about to end should,
+    // since the device's driver goes with it.
+    runtime.shutdown_timeout(SHUTDOWN_WAIT);
     watcher.bar.finish_and_clear();
 
     if let Some(path) = &arguments.report {
