@@ -24,6 +24,10 @@ fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tpch")
 }
 
+fn sql_of(query: usize) -> String {
+    std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap()
+}
+
 fn cache() -> PathBuf {
     std::env::var_os("WARPLINE_CACHE").map_or_else(
         || Path::new(env!("CARGO_TARGET_TMPDIR")).join("warpline"),
@@ -92,7 +96,7 @@ async fn all_22_answers_are_right_in_little_device_memory() {
     let mut n_passes = [0; 2];
     let mut wrong = Vec::new();
     for query in 1..=22 {
-        let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
+        let sql = sql_of(query);
         let answer = Answer::read(&home().join(format!("answers/sf0.01/q{query:02}.csv"))).unwrap();
         let stage = Stage::new(format!("q{query:02}"), sql.as_str());
         let (mut memory_bytes, mut needed) = (usize::MAX, 0);
@@ -139,7 +143,7 @@ async fn all_22_answers_are_right_in_little_device_memory() {
 async fn hot_queries_read_no_file(device: Option<Device>) {
     let session = session("0.01", device).await;
     for (pass, query) in [(0, 3), (0, 10), (0, 18), (1, 3), (1, 10), (1, 18)] {
-        let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
+        let sql = sql_of(query);
         let stage = Stage::new(format!("q{query:02}"), sql.as_str());
         let ran = session.run_stage(&stage, &|_| {}, &Cancel::new()).await;
         let read = ran.unwrap().report.scans.len();
@@ -161,7 +165,7 @@ async fn check_all(device: Option<Device>) {
     };
     let mut wrong = Vec::new();
     for query in queries {
-        let sql = std::fs::read_to_string(home().join(format!("queries/q{query:02}.sql"))).unwrap();
+        let sql = sql_of(query);
         let answer = Answer::read(&answers.join(format!("q{query:02}.csv"))).unwrap();
         let stage = Stage::new(format!("q{query:02}"), sql.as_str());
         match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {

@@ -70,8 +70,11 @@ impl Meter {
     /// Makes sure that so many bytes could be allocated now; others are asked to give some up
     /// if they must. Nothing is set aside.
     pub fn make_room(&self, bytes: usize) -> Result<(), OutOfMemory> {
-        while self.free() < bytes {
+        loop {
             let (free, limit) = (self.free(), self.limit());
+            if bytes <= free {
+                return Ok(());
+            }
             if bytes > limit || !self.reclaim(bytes - free) {
                 return Err(OutOfMemory {
                     what: "device memory",
@@ -81,34 +84,20 @@ impl Meter {
                 });
             }
         }
-        Ok(())
     }
 
     /// Counts bytes that are about to be allocated. When they would pass the limit, others
     /// are asked to give some up, as long as they do.
     pub(super) fn take(&self, bytes: usize) -> Result<(), OutOfMemory> {
         loop {
+            self.make_room(bytes)?;
+            // Others may have taken the room in between; then there is less of it.
             let limit = self.limit();
-            let taken = self
-                .used
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                    used.checked_add(bytes).filter(|sum| *sum <= limit)
-                });
-            let used = match taken {
-                Ok(used) => {
-                    self.peak.fetch_max(used + bytes, Ordering::Relaxed);
-                    return Ok(());
-                }
-                Err(used) => used,
-            };
-            let free = limit.saturating_sub(used);
-            if bytes > limit || !self.reclaim(bytes - free.min(bytes)) {
-                return Err(OutOfMemory {
-                    what: "device memory",
-                    requested: bytes,
-                    free,
-                    limit,
-                });
+            let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+            let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+            if let Ok(used) = self.used.fetch_update(set, fetch, within) {
+                self.peak.fetch_max(used + bytes, Ordering::Relaxed);
+                return Ok(());
             }
         }
     }

@@ -8,7 +8,7 @@ use arrow::datatypes::TimeUnit;
 use super::fault::{NO_FAULT, PageNumber, malformed, page_fault};
 use super::pages::{Levels, Tables, launch, n_shares, warp_shape};
 use super::plan::{Kind, columns_text, narrow_name, values_text};
-use super::{ColumnPages, Encoding, PageKind, Physical};
+use super::{ColumnPages, Encoding, PageKind};
 use crate::codegen::{ColumnShape, ValueRegister};
 use crate::columns::{DeviceColumn, bits};
 use crate::error::{Error, Result};
@@ -261,10 +261,6 @@ impl Decoder {
         };
         let n_shares = n_shares(&self.context, n_pages, n_rows);
         let ranges = DeviceBuffer::for_values::<i128>(gpu, 2 * n_pages * n_shares)?;
-        let value_bytes = match pages.physical {
-            Physical::FixedLenByteArray(bytes) => bytes as u64,
-            _ => 0,
-        };
         let entries = ValuesPass {
             n_pages: tables.dictionaries.len() as u64,
             n_shares: 1,
@@ -274,7 +270,7 @@ impl Decoder {
             out: dictionary.ptr().0,
             dictionary: 0,
             ranges: 0,
-            value_bytes,
+            value_bytes: pages.physical.value_bytes(),
             ticks_per_second: ticks_per_second(pages.ty),
             first_fault: self.fault_address(FaultOf::Dictionary),
         };

@@ -52,6 +52,16 @@ pub enum Physical {
     FixedLenByteArray(usize),
 }
 
+impl Physical {
+    /// Bytes of every value of a FIXED_LEN_BYTE_ARRAY; 0 for all others.
+    pub(crate) fn value_bytes(self) -> u64 {
+        match self {
+            Physical::FixedLenByteArray(bytes) => bytes as u64,
+            _ => 0,
+        }
+    }
+}
+
 /// How a page's values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {

@@ -1,9 +1,9 @@
 //! Columns of values of any number of bytes: text, and decimals that are stored so.
 
+use super::ColumnPages;
 use super::decode::{Decoder, FaultOf, Wide};
 use super::pages::{Levels, Tables, launch, n_shares, n_warps, warp_shape};
 use super::plan::{THREADS, texts_text};
-use super::{ColumnPages, Physical};
 use crate::error::Result;
 use crate::gpu::{DeviceBuffer, Kernel};
 use crate::ir::{Range, Type};
@@ -178,10 +178,7 @@ impl Decoder {
             row_of: 0,
             out: dictionary.ptr().0,
             dictionary: 0,
-            value_bytes: match pages.physical {
-                Physical::FixedLenByteArray(bytes) => bytes as u64,
-                _ => 0,
-            },
+            value_bytes: pages.physical.value_bytes(),
             first_fault: self.fault_address(FaultOf::Dictionary),
         };
         let data = TextsPass {
@@ -226,10 +223,7 @@ impl Decoder {
             type_least: full.min,
             type_most: full.max,
             n_rows: n_rows as u64,
-            value_bytes: match pages.physical {
-                Physical::FixedLenByteArray(bytes) => bytes as u64,
-                _ => 0,
-            },
+            value_bytes: pages.physical.value_bytes(),
             validity: match pages.is_optional {
                 true => levels.validity.ptr().0,
                 false => 0,

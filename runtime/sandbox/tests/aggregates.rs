@@ -1,33 +1,16 @@
 //! Aggregates written with `udf-sdk`: split, merged and taken in parts, they give the same.
 
-use std::path::Path;
+mod support;
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, StringArray};
 use arrow::datatypes::Float64Type;
-use sandbox::{Argument, Compiler, Groups, Limits, Module, Runtime, Setup, Stop, Unbounded};
+use sandbox::{Argument, Groups, Module};
 
 fn fixture() -> Arc<Module> {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../udf-sdk/fixture/fixture.wasm"
-    );
-    let wasm = std::fs::read(path).expect("the checked-in module");
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machine-code");
-    let runtime = Runtime::new(Setup {
-        compiler: Compiler::InProcess,
-        cache: Some(&cache),
-        deterministic: false,
-    })
-    .expect("a sandbox");
-    let limits = Limits {
-        // So small that record batches are cut.
-        arena_bytes: 1 << 16,
-        ..Limits::default()
-    };
-    runtime
-        .load(&wasm, limits, Arc::new(Unbounded), Stop::default())
-        .expect("a module")
+    // So small that record batches are cut.
+    support::fixture(1 << 16)
 }
 
 const N_ROWS: usize = 50_000;

@@ -1,6 +1,7 @@
 //! Functions written with `udf-sdk`, as its fixture module has them.
 
-use std::path::Path;
+mod support;
+
 use std::sync::Arc;
 
 use arrow::array::{
@@ -8,29 +9,10 @@ use arrow::array::{
     Float64Array, Int64Array, StringArray, TimestampMicrosecondArray,
 };
 use arrow::datatypes::{Float64Type, Int64Type};
-use sandbox::{Argument, Compiler, Limits, Module, OnError, Runtime, Setup, Stop, Unbounded};
+use sandbox::{Argument, Module, OnError};
 
 fn fixture() -> Arc<Module> {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../udf-sdk/fixture/fixture.wasm"
-    );
-    let wasm = std::fs::read(path).expect("the checked-in module");
-    // Each test is a process of its own; only the first of all has to compile.
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("machine-code");
-    let setup = Setup {
-        compiler: Compiler::InProcess,
-        cache: Some(&cache),
-        deterministic: false,
-    };
-    let runtime = Runtime::new(setup).expect("a sandbox");
-    let limits = Limits {
-        arena_bytes: 1 << 20,
-        ..Limits::default()
-    };
-    runtime
-        .load(&wasm, limits, Arc::new(Unbounded), Stop::default())
-        .expect("a module")
+    support::fixture(1 << 20)
 }
 
 fn call(module: &Module, name: &str, args: &[ArrayRef]) -> sandbox::Result<ArrayRef> {

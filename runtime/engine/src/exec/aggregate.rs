@@ -292,6 +292,14 @@ impl Shared {
         })
     }
 
+    /// Keeps a chunk that is not added yet.
+    fn gather(&self, staged: StagedBatch) -> Result<(), Failure> {
+        let staged = self.spill.keep_staged(staged)?;
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        gathered.push(staged);
+        Ok(())
+    }
+
     /// What all partitions made, when none is running any more.
     fn end(
         self: Arc<Shared>,
@@ -320,15 +328,6 @@ impl ChunkSink for Shared {
         };
         let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(run.add_copied(chunk)?)
-    }
-}
-
-impl Shared {
-    fn gather(&self, staged: StagedBatch) -> Result<(), Failure> {
-        let staged = self.spill.keep_staged(staged)?;
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        gathered.push(staged);
-        Ok(())
     }
 }
 
@@ -380,7 +379,7 @@ impl AggregatePasses<'_> {
 }
 
 impl Passes for AggregatePasses<'_> {
-    fn start(&mut self, _: &Device) -> Result<(), Failure> {
+    fn start(&mut self) -> Result<(), Failure> {
         self.run = Some(self.job.new_run(self.aggregate)?);
         Ok(())
     }

@@ -506,7 +506,7 @@ struct CollectPasses<'a> {
 }
 
 impl Passes for CollectPasses<'_> {
-    fn start(&mut self, _: &Device) -> Result<(), Failure> {
+    fn start(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 

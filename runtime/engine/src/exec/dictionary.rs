@@ -173,21 +173,26 @@ pub fn encode_all(
     ))
 }
 
-/// The parts, dealt to threads in their order.
-fn shares<'a>(parts: &[&'a StringArray], n_threads: usize) -> Vec<Vec<&'a StringArray>> {
+/// The rows of the parts, dealt to threads in their order; a part may go to several.
+fn shares(parts: &[&StringArray], n_threads: usize) -> Vec<Vec<StringArray>> {
     let n_rows: usize = parts.iter().map(|part| part.len()).sum();
     let rows = n_rows.div_ceil(n_threads.max(1)).max(THREAD_ROWS_MIN);
-    let mut shares: Vec<Vec<&StringArray>> = vec![Vec::new()];
-    let mut taken = 0;
+    let mut shares: Vec<Vec<StringArray>> = vec![Vec::new()];
+    let mut room = rows;
     for part in parts {
-        if taken >= rows {
-            shares.push(Vec::new());
-            taken = 0;
+        let mut first = 0;
+        while first < part.len() {
+            if room == 0 {
+                shares.push(Vec::new());
+                room = rows;
+            }
+            let n = room.min(part.len() - first);
+            if let Some(share) = shares.last_mut() {
+                share.push(StringArray::slice(part, first, n));
+            }
+            first += n;
+            room -= n;
         }
-        if let Some(share) = shares.last_mut() {
-            share.push(part);
-        }
-        taken += part.len();
     }
     shares
 }
@@ -202,7 +207,7 @@ struct Local<'a> {
 }
 
 impl<'a> Local<'a> {
-    fn of(parts: &[&'a StringArray]) -> Local<'a> {
+    fn of(parts: &'a [StringArray]) -> Local<'a> {
         let mut known: HashMap<&str, i32> = HashMap::default();
         let mut texts: Vec<&str> = Vec::new();
         let mut codes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
@@ -278,6 +283,16 @@ mod tests {
         for (code, text) in codes.iter().zip(rows) {
             assert_eq!(code.map(|code| texts.value(code as usize)), text);
         }
+    }
+
+    #[test]
+    fn one_large_part_keeps_several_threads_busy() {
+        let texts =
+            StringArray::from_iter_values((0..4 * THREAD_ROWS_MIN).map(|row| row.to_string()));
+        let parts = shares(&[&texts], 4);
+        assert_eq!(parts.len(), 4);
+        let rows = parts.iter().flatten().flat_map(|part| part.iter());
+        assert!(rows.eq(texts.iter()));
     }
 
     #[test]

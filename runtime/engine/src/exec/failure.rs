@@ -75,6 +75,11 @@ impl Failure {
 /// Why a pipeline stopped whose device ran out of memory.
 const OUT_OF_MEMORY: &str = "out-of-device-memory";
 
+/// The failure of a pipeline for which the device has too little memory.
+pub fn out_of_memory(message: String) -> Failure {
+    Failure::device(OUT_OF_MEMORY, message)
+}
+
 /// Whether the device's memory was short.
 pub fn is_out_of_memory(failure: &Failure) -> bool {
     matches!(failure, Failure::Device(reason) if reason.code == OUT_OF_MEMORY)

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use kernels::columns::PIECE_ROWS;
+use kernels::columns::{DeviceChunk, PIECE_ROWS};
 use kernels::error::{Error as KernelError, Result as KernelResult};
 use kernels::ir::{
     BinaryOp, Build, Collect, Expr, IntWidth, Kind, Literal, Probe, ProbeKind, Step, Type,
@@ -26,7 +26,7 @@ use kernels::launch::{
 };
 
 use super::Device;
-use super::failure::Failure;
+use super::failure::{Failure, is_out_of_memory};
 use super::held::{Held, Parked};
 use super::spill::Spill;
 
@@ -51,7 +51,7 @@ pub enum Inputs {
         /// The tables, relation 1 first.
         tables: Vec<JoinTable>,
         /// The source.
-        source: Arc<kernels::columns::DeviceChunk>,
+        source: Arc<DeviceChunk>,
     },
     /// The device has no room for all of it.
     OnHost(HostInputs),
@@ -142,13 +142,13 @@ impl Plan {
 /// What is done with the pieces that come through.
 pub trait Passes {
     /// A new run begins, of one slice of the groups.
-    fn start(&mut self, device: &Device) -> Result<(), Failure>;
+    fn start(&mut self) -> Result<(), Failure>;
 
     /// A pass begins, with these steps and tables.
     fn pass(&mut self, steps: Vec<Step>, tables: Vec<JoinTable>) -> Result<(), Failure>;
 
     /// A piece of the source, on the device.
-    fn piece(&mut self, piece: kernels::columns::DeviceChunk) -> Result<(), Failure>;
+    fn piece(&mut self, piece: DeviceChunk) -> Result<(), Failure>;
 
     /// Whether a piece that failed has left nothing behind, so that it can be cut in two.
     fn can_split(&self) -> bool;
@@ -207,7 +207,7 @@ impl Slices<'_> {
         loop {
             let mut short = Short::Piece;
             match self.run_plan(&plan, passes, &mut report, &mut short) {
-                Err(failure) if super::failure::is_out_of_memory(&failure) => {
+                Err(failure) if is_out_of_memory(&failure) => {
                     if !self.refine(&mut plan, short) || plan.n_passes() > PASSES_MAX {
                         return Err(failure);
                     }
@@ -374,7 +374,7 @@ impl Slices<'_> {
         let sliced = self.sliced(plan, report)?;
         let facts = self.facts(&sliced, report, short)?;
         for groups in 0..plan.n_group_slices {
-            passes.start(self.device)?;
+            passes.start()?;
             let mut tables: Vec<Option<JoinTable>> = sliced.iter().map(|_| None).collect();
             let mut at = vec![0; sliced.len()];
             loop {
@@ -437,7 +437,7 @@ impl Slices<'_> {
             Err(error) => return self.feed_halves(piece, error.into(), passes, report),
         };
         match done {
-            Err(failure) if passes.can_split() && super::failure::is_out_of_memory(&failure) => {
+            Err(failure) if passes.can_split() && is_out_of_memory(&failure) => {
                 self.feed_halves(piece, failure, passes, report)
             }
             done => done,
@@ -451,9 +451,7 @@ impl Slices<'_> {
         passes: &mut dyn Passes,
         report: &mut SlicesReport,
     ) -> Result<(), Failure> {
-        if !super::failure::is_out_of_memory(&failure)
-            || piece.n_rows() <= PIECE_ROWS_MIN
-            || !self.can_cut_source()
+        if !is_out_of_memory(&failure) || piece.n_rows() <= PIECE_ROWS_MIN || !self.can_cut_source()
         {
             return Err(failure);
         }
@@ -464,11 +462,7 @@ impl Slices<'_> {
         Ok(())
     }
 
-    fn upload(
-        &self,
-        rows: &StagedBatch,
-        report: &mut SlicesReport,
-    ) -> KernelResult<kernels::columns::DeviceChunk> {
+    fn upload(&self, rows: &StagedBatch, report: &mut SlicesReport) -> KernelResult<DeviceChunk> {
         let device = self.device;
         let loader = Loader::new(&device.gpu, &device.pinned, Vec::new(), Arc::default())?;
         let chunk = loader.upload(rows)?;

@@ -36,7 +36,7 @@ use kernels::launch::{RunCounts, window_bytes, window_resident};
 
 use super::codes::{Codes, Texts, internal};
 use super::collect::{Left, Taken, ranks_on_device};
-use super::failure::{Failure, add_counts};
+use super::failure::{Failure, add_counts, out_of_memory};
 use super::held::Held;
 use super::original::{Original, Outcome, in_parts, only_partition};
 use super::relation::{Place, blocking, relation};
@@ -335,5 +335,5 @@ impl ExecutionPlan for GpuWindowExec {
 fn no_room(device: &Device) -> Failure {
     let limit = device.gpu.meter().limit();
     let what = format!("a window's rows and their order do not fit the {limit} bytes there are");
-    Failure::device("out-of-device-memory", what)
+    out_of_memory(what)
 }

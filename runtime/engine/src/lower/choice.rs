@@ -10,9 +10,9 @@ use std::sync::Arc;
 use datafusion::common::ScalarValue;
 use datafusion::physical_expr::expressions::{CaseExpr, Literal as PhysicalLiteral};
 use datafusion::physical_plan::PhysicalExpr;
-use kernels::ir::{BinaryOp, Expr, IntWidth, Kind, Literal, Type};
+use kernels::ir::{Expr, IntWidth, Kind, Literal, Type};
 
-use super::expr::lower;
+use super::expr::{condition, lower};
 use super::inputs::Inputs;
 
 const CODE: Type = Type::Int(IntWidth::W32);
@@ -65,15 +65,7 @@ fn code_of(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs, texts: &mut Vec<String
     let subject = subject.transpose().ok()?;
     let mut branches = Vec::new();
     for (when, then) in case.when_then_expr() {
-        let when = lower(when, inputs).ok()?;
-        let condition = match &subject {
-            None => when,
-            Some(subject) => Expr {
-                nullable: subject.nullable || when.nullable,
-                kind: Kind::Binary(BinaryOp::Equal, Arc::new(subject.clone()), Arc::new(when)),
-                ty: Type::Bool,
-            },
-        };
+        let condition = condition(subject.as_ref(), lower(when, inputs).ok()?);
         branches.push((condition, code_of(then, inputs, texts)?));
     }
     let otherwise = match case.else_expr() {

@@ -221,6 +221,18 @@ fn arrow_type(ty: Type) -> Option<DataType> {
     })
 }
 
+/// When a branch of CASE is taken: its own condition, or that the subject equals its value.
+pub(super) fn condition(subject: Option<&Expr>, when: Expr) -> Expr {
+    let Some(subject) = subject else {
+        return when;
+    };
+    Expr {
+        nullable: subject.nullable || when.nullable,
+        kind: Kind::Binary(BinaryOp::Equal, Arc::new(subject.clone()), Arc::new(when)),
+        ty: Type::Bool,
+    }
+}
+
 fn lower_case(
     expr: &Arc<dyn PhysicalExpr>,
     case: &CaseExpr,
@@ -232,15 +244,7 @@ fn lower_case(
         .transpose()?;
     let mut branches = Vec::new();
     for (when, then) in case.when_then_expr() {
-        let when = lower(when, inputs)?;
-        let condition = match &subject {
-            None => when,
-            Some(subject) => Expr {
-                nullable: subject.nullable || when.nullable,
-                kind: Kind::Binary(BinaryOp::Equal, Arc::new(subject.clone()), Arc::new(when)),
-                ty: Type::Bool,
-            },
-        };
+        let condition = condition(subject.as_ref(), lower(when, inputs)?);
         branches.push((condition, lower(then, inputs)?));
     }
     let otherwise = case.else_expr().map(|e| lower(e, inputs)).transpose()?;

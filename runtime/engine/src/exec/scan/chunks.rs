@@ -321,9 +321,7 @@ impl Job {
                         }
                         None => {
                             let all = job.texts(&pages, &mut decoder)?;
-                            let parts = cut(&all);
-                            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
-                            let (codes, own) = encoded(&parts, &job.codes, of)?;
+                            let (codes, own) = encoded(&[all.as_ref()], &job.codes, of)?;
                             at_home.insert(wanted.number, staged(codes.as_ref())?);
                             texts.insert(of, own);
                         }
@@ -423,14 +421,4 @@ fn gathered(pieces: &[Piece]) -> Vec<Vec<Piece>> {
         n_bytes += bytes;
     }
     chunks
-}
-
-/// An array in as many parts as there are cores, each of which numbers the texts of its own.
-fn cut(array: &ArrayRef) -> Vec<ArrayRef> {
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let n_rows = array.len().div_ceil(n_threads).max(1);
-    let firsts = (0..array.len()).step_by(n_rows);
-    firsts
-        .map(|first| array.slice(first, n_rows.min(array.len() - first)))
-        .collect()
 }
