@@ -129,6 +129,7 @@ const SETTINGS: &[(&str, &[&str], Kind)] = &[
         &["explain"],
         Kind::Word(&["ALL", "NOT_ON_GPU", "NONE"]),
     ),
+    ("plan.join_order", &[], Kind::Switch),
     ("limits.ttl_s", &["limits.ttl"], Kind::Seconds),
     ("limits.queue_ttl_s", &["limits.queue_ttl"], Kind::Seconds),
     ("limits.max_attempts", &["limits.max_attempts"], Kind::Count),

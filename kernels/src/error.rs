@@ -87,7 +87,13 @@ impl Error {
         matches!(self, Error::Driver(e) if e.is_fatal())
     }
 
-    /// The details, when memory ran out.
+    /// Whether memory ran out, before anything was done or in the middle of it: it can be
+    /// done again from the start with less.
+    pub fn ran_short(&self) -> bool {
+        matches!(self, Error::OutOfMemory(_) | Error::OutOfMemoryInside(_))
+    }
+
+    /// The details, when memory ran out before anything was done.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
             Error::OutOfMemory(e) => Some(e),

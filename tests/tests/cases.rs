@@ -46,10 +46,12 @@ files! {
     limits
     outer_joins
     partitions
+    reductions
     semi_joins
     sorts
     subqueries
     text
+    text_parts
     window_frames
     windows
 }

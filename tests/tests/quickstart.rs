@@ -13,7 +13,10 @@ use batch_specs::{GpuInfo, LoadOptions, Loaded};
 use engine::exec::DeviceLimits;
 use kernels::gpu::{HostOptions, open_cuda, open_host};
 use kernels::jit::Jit;
-use lifecycle::{Cancel, Compiler, Device, Machine, Observer, Request, RunReport, StageRun, State};
+use lifecycle::{
+    Cancel, Compiler, Device, GpuSource, Machine, Observer, Place, Request, RunReport, StageRun,
+    State,
+};
 use tests::answers::{Answer, check};
 
 /// The rows of each stage.
@@ -72,7 +75,7 @@ async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<
     let request = Request {
         loaded: &loaded,
         machine: Machine::detect(),
-        device,
+        gpu: device.map(|device| device as &dyn GpuSource),
         guest_compiler: &Compiler::InProcess,
         preview_rows: 1_000,
     };
@@ -85,8 +88,9 @@ async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<
 #[tokio::test(flavor = "multi_thread")]
 async fn the_quickstart_runs_whole_on_the_device_and_answers_rightly() {
     let device = device();
-    let (report, results) = run("auto", Some(&device)).await;
+    let (report, results) = run("l4", Some(&device)).await;
     assert_eq!(report.stages.len(), 4);
+    assert_eq!(report.placement, None);
     // What the user function needs runs on the CPU, and nothing else does.
     for fallback in &report.fallbacks {
         assert_eq!(fallback.stage.as_deref(), Some("bands"), "{fallback:?}");
@@ -122,4 +126,21 @@ async fn the_quickstart_runs_whole_on_the_device_and_answers_rightly() {
         let text = |rows| pretty_format_batches(rows).expect("rows").to_string();
         assert_eq!(text(got), text(expected));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_batch_stays_on_the_cpu_when_the_choice_is_ours() {
+    let device = device();
+    let (report, _) = run("auto", Some(&device)).await;
+    let placement = report.placement.expect("there was a choice");
+    assert_eq!(placement.on, Place::Cpu);
+    let stages: Vec<&str> = placement.stages.iter().map(|s| s.stage.as_str()).collect();
+    let ran: Vec<&str> = report.stages.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(stages, ran);
+    // Lineitem at scale 0.01, of whose columns Q1 reads seven.
+    let first = placement.stages[0].estimate;
+    assert_eq!((first.rows, first.values), (60_175, 7 * 60_175));
+    assert!(report.stages.iter().all(|stage| stage.pipelines.is_empty()));
+    // It is no fallback: nobody asked for the GPU by name.
+    assert!(report.fallbacks.is_empty(), "{:?}", report.fallbacks);
 }

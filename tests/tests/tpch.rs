@@ -86,6 +86,54 @@ async fn all_22_answers_are_right_on_the_device() {
     hot_queries_read_no_file(device(60)).await;
 }
 
+/// Seven sessions on one device at once, each with the queries in another order, with room
+/// for all and with little: memory that others hold is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn seven_streams_at_once_answer_as_one_does() {
+    const STREAMS: usize = 7;
+    let (gpu, jit) = gpu();
+    for memory_bytes in [usize::MAX, 8 << 20] {
+        let limits = DeviceLimits {
+            memory_bytes,
+            cache_part: CachePart(60),
+            ..DeviceLimits::default()
+        };
+        let device = Device::new(Arc::clone(&gpu), Arc::clone(&jit), limits);
+        let streams = (0..STREAMS).map(|stream| {
+            let device = device.clone();
+            tokio::spawn(async move {
+                let session = session("0.01", Some(device)).await;
+                let mut wrong = Vec::new();
+                for turn in 0..22 {
+                    // Five and 22 have no common factor, so every query has its turn.
+                    let query = (5 * turn + 3 * stream) % 22 + 1;
+                    let told = format!("stream {stream}, q{query:02} in {memory_bytes} bytes");
+                    let sql = sql_of(query);
+                    let stage = Stage::new(format!("q{query:02}"), sql.as_str());
+                    let answer = home().join(format!("answers/sf0.01/q{query:02}.csv"));
+                    let answer = Answer::read(&answer).unwrap();
+                    match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {
+                        Ok(run) => {
+                            if let Err(difference) = check(&sql, &answer, &run.report.preview) {
+                                wrong.push(format!("{told}: {difference}"));
+                            }
+                        }
+                        Err(error) => wrong.push(format!("{told}: {error}")),
+                    }
+                }
+                wrong
+            })
+        });
+        let streams: Vec<_> = streams.collect();
+        let mut wrong = Vec::new();
+        for stream in streams {
+            wrong.extend(stream.await.expect("a stream ends"));
+        }
+        gpu.meter().set_limit(usize::MAX);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
 /// What a table or a chunk of the least size takes, several times over.
 const LITTLE_MEMORY: usize = 256 << 10;
 

@@ -123,6 +123,10 @@ fn auto(d: &mut Derivation<'_>) -> bool {
         d.overrule("gpu.type", "none", Origin::Rule, why);
         return true;
     };
+    if d.out.text("accelerator.fallback") != Some("fail") {
+        let why = "auto: a batch that the CPU would answer sooner stays there";
+        d.settle("gpu.by_cost", true, Origin::Rule, why);
+    }
     match d.catalogue.recognise(&info.name, info.memory_mib) {
         Some(gpu) => {
             d.overrule(

@@ -42,6 +42,12 @@ pub(super) fn derive(d: &mut Derivation<'_>) {
         Origin::Default,
         "what stays on the CPU is worth knowing",
     );
+    d.settle(
+        "plan.join_order",
+        true,
+        Origin::Default,
+        "joins run in the order that is expected to cost least",
+    );
     environment(d);
 }
 

@@ -11,7 +11,7 @@ use crate::{MemorySize, TaskShare};
 #[serde(deny_unknown_fields)]
 pub struct Accelerator {
     /// A name from the catalogue (`l4`, `a10`, `a30`, `a100-40`, `a100-80`, `h100`, `h200`), `auto`
-    /// for what the machine has, or `none`.
+    /// for what the machine has, unless the CPU is expected to be sooner, or `none`.
     #[serde(default, rename = "type", skip_serializing_if = "is_default")]
     pub kind: Option<String>,
     /// The tier of the executors; the same setting as `executors.tier`.

@@ -262,6 +262,7 @@ fn kernel_text(
 #include "thread/dates.h"
 #include "thread/memory.h"
 #include "thread/text.h"
+#include "thread/text_parts.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
 #include "table/hash.h"

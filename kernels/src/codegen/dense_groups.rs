@@ -84,6 +84,7 @@ pub fn generate_dense(
 #include "thread/dates.h"
 #include "thread/memory.h"
 #include "thread/text.h"
+#include "thread/text_parts.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
 #include "table/hash.h"

@@ -66,6 +66,43 @@ impl Emitter {
                 ),
                 ValueRegister::Text,
             ),
+            TextOp::Position => (format!("text_position({}, {})", text(0)?, text(1)?), length),
+            TextOp::Contains | TextOp::StartsWith | TextOp::EndsWith => {
+                let name = match op {
+                    TextOp::Contains => "text_contains",
+                    TextOp::StartsWith => "text_starts_with",
+                    _ => "text_ends_with",
+                };
+                (
+                    format!("{name}({}, {})", text(0)?, text(1)?),
+                    ValueRegister::Bool,
+                )
+            }
+            TextOp::Left | TextOp::Right => {
+                let name = match op {
+                    TextOp::Left => "text_left",
+                    _ => "text_right",
+                };
+                (
+                    format!("{name}({}, {})", text(0)?, number(1)?),
+                    ValueRegister::Text,
+                )
+            }
+            TextOp::TrimLeft | TextOp::TrimRight | TextOp::Trim => {
+                let sides = match op {
+                    TextOp::TrimLeft => "SIDE_LEFT",
+                    TextOp::TrimRight => "SIDE_RIGHT",
+                    _ => "SIDE_BOTH",
+                };
+                (
+                    format!("text_trim<{sides}>({}, {})", text(0)?, text(1)?),
+                    ValueRegister::Text,
+                )
+            }
+            TextOp::SplitPart => (
+                format!("split_part({}, {}, {})", text(0)?, text(1)?, number(2)?),
+                ValueRegister::Text,
+            ),
         };
         Ok(self.define(register, nullable, &call))
     }

@@ -145,6 +145,7 @@ pub fn generate_window(
 #include "thread/dates.h"
 #include "thread/memory.h"
 #include "thread/text.h"
+#include "thread/text_parts.h"
 #include "table/accumulators.h"
 #include "table/groups.h"
 #include "table/group_values.h"

@@ -156,6 +156,16 @@ pub enum TextOp {
     ByteLength,
     Upper,
     Lower,
+    Position,
+    Contains,
+    StartsWith,
+    EndsWith,
+    Left,
+    Right,
+    TrimLeft,
+    TrimRight,
+    Trim,
+    SplitPart,
 }
 
 impl Expr {

@@ -18,6 +18,7 @@ pub fn headers() -> &'static [Header] {
         "thread/dates.h",
         "thread/memory.h",
         "thread/text.h",
+        "thread/text_parts.h",
         "table/accumulators.h",
         "table/moments.h",
         "table/groups.h",

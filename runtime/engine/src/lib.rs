@@ -7,9 +7,11 @@
 pub mod cancel;
 pub mod cpu;
 pub mod error;
+pub mod estimate;
 pub mod exec;
 pub mod explain;
 pub mod guard;
+pub mod logical;
 pub mod lower;
 pub mod memory;
 pub mod report;

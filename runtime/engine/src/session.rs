@@ -14,11 +14,12 @@ use std::time::Instant;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemTable;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, ParamValues, TableReference};
 use datafusion::config::{ConfigOptions, Dialect as SqlDialect};
-use datafusion::datasource::ViewTable;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::{ViewTable, source_as_provider};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -27,6 +28,7 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::object_store::ObjectStore;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_optimizer::{PhysicalOptimizerContext, PhysicalOptimizerRule};
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::physical_planner::DefaultPhysicalPlanner;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -37,10 +39,12 @@ use kernels::jit::Jit;
 use crate::cancel::Cancel;
 use crate::cpu::FastOnCpu;
 use crate::error::{Error, Result};
+use crate::estimate::Estimate;
 use crate::exec::{Device, Scans};
 use crate::explain;
 use crate::guard;
 use crate::guard::statement::Role;
+use crate::logical::{self, facts::Facts};
 use crate::memory::Budget;
 use crate::report::{KernelReport, OutputReport, SourceReport, StageReport, StatementReport};
 use crate::rewrite::{CpuRules, GpuRewrite, WholeOnDevice, with_plain_scans};
@@ -112,6 +116,10 @@ pub struct Session {
     held: Mutex<HashMap<String, MemoryReservation>>,
     /// Whether any name stands for a query that is evaluated where it is used.
     has_views: AtomicBool,
+    /// What is known of tables for the order of joins.
+    facts: Arc<Facts>,
+    /// The names that plans without runs gave to their stages' queries.
+    planned: Mutex<Vec<TableReference>>,
     /// Time that planning took since the stage began, microseconds.
     planning_us: AtomicU64,
     /// Its device, where there is one, and its kernels.
@@ -139,28 +147,31 @@ impl Session {
     /// A session that runs on this device what it can, and the rest as
     /// `settings.fallback` says.
     pub fn with_device(settings: Settings, device: Device) -> Result<Self> {
-        let allow_fallback = settings.fallback == FallbackPolicy::Cpu;
-        let own = (Arc::clone(&device.gpu), Arc::clone(&device.jit));
-        let scans = device.scans.clone();
-        let rule = Arc::new(GpuRewrite::new(device, allow_fallback));
-        let mut session = Self::with_rules(settings, vec![Arc::<GpuRewrite>::clone(&rule)])?;
-        let all = session
-            .context
-            .state_ref()
-            .read()
-            .physical_optimizers()
-            .to_vec();
-        session.device = Some(own);
-        session.scans = scans;
-        let without_rules = SessionStateBuilder::new_from_existing(session.context.state())
+        Ok(Self::new(settings)?.placed_on(device))
+    }
+
+    /// The same session, its tables included, from now on with a device.
+    pub fn placed_on(mut self, device: Device) -> Self {
+        let allow_fallback = self.settings.fallback == FallbackPolicy::Cpu;
+        self.device = Some((Arc::clone(&device.gpu), Arc::clone(&device.jit)));
+        self.scans = device.scans.clone();
+        let rewrite = Arc::new(GpuRewrite::new(device, allow_fallback));
+        let state = self.context.state();
+        let own = state.physical_optimizers().to_vec();
+        let rules = on_device(own, Arc::<GpuRewrite>::clone(&rewrite));
+        let without_rules = SessionStateBuilder::new_from_existing(state.clone())
             .with_physical_optimizer_rules(Vec::new())
             .build();
-        session.whole = Some(Whole {
-            way: WholeOnDevice::new(rule, &all),
+        self.whole = Some(Whole {
+            way: WholeOnDevice::new(rewrite, &rules),
             without_rules,
         });
-        session.refuses_cpu_nodes = !allow_fallback;
-        Ok(session)
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_physical_optimizer_rules(rules)
+            .build();
+        self.context = SessionContext::new_with_state(state);
+        self.refuses_cpu_nodes = !allow_fallback;
+        self
     }
 
     /// A session whose physical plans also go through `rules`, after all others.
@@ -170,7 +181,8 @@ impl Session {
             Some(directory) => SpillFolder::new(directory)?,
             None => SpillFolder::new(&std::env::temp_dir())?,
         };
-        let state = state(&settings, &budget, &spill, rules)?;
+        let facts = Arc::<Facts>::default();
+        let state = state(&settings, &budget, &spill, &facts, rules)?;
         let context = SessionContext::new_with_state(state);
         Ok(Self {
             context,
@@ -182,6 +194,8 @@ impl Session {
             inputs: Mutex::default(),
             held: Mutex::default(),
             has_views: AtomicBool::new(false),
+            planned: Mutex::default(),
+            facts,
             planning_us: AtomicU64::new(0),
             device: None,
             scans: Scans::default(),
@@ -390,19 +404,41 @@ impl Session {
                 match defined(&logical) {
                     Some((name, input)) => {
                         self.check_name(name.table())?;
-                        self.register_view(&name, input.clone())?;
+                        self.register_planned(&name, input.clone())?;
                     }
                     None => result = Some(logical),
                 }
             }
             let logical = result.ok_or(Error::NoStatement)?;
             let physical = self.physical(&logical).await?;
-            self.register_view(&TableReference::bare(stage.name.as_str()), logical.clone())?;
+            let name = TableReference::bare(stage.name.as_str());
+            self.register_planned(&name, logical.clone())?;
             Ok(StagePlan { logical, physical })
         };
         caught(planned)
             .await
             .map_err(|error: Error| error.in_stage(&stage.name))
+    }
+
+    /// What these stages would take, one after the other; `None` where the size of an input
+    /// is not known. Nothing is executed, and no stage counts as planned afterwards.
+    pub async fn estimate(&self, stages: &[Stage]) -> Result<Option<Vec<Estimate>>> {
+        let mut estimates = Vec::new();
+        let mut outcome = Ok(());
+        for stage in stages {
+            match self.plan_stage(stage).await {
+                Ok(plan) => {
+                    let n_cores = self.settings.compute_threads;
+                    estimates.push(Estimate::of(&plan.physical, n_cores));
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        self.forget_planned()?;
+        outcome.map(|()| estimates.into_iter().collect())
     }
 
     /// Runs a stage. When it fails or is cancelled, its output shows nothing of it.
@@ -625,6 +661,7 @@ impl Session {
         name: &TableReference,
         provider: Arc<dyn datafusion::catalog::TableProvider>,
     ) -> Result<()> {
+        self.facts.forget(name);
         self.context
             .deregister_table(name.clone())
             .map_err(|error| self.error(&error))?;
@@ -637,6 +674,28 @@ impl Session {
     fn register_view(&self, name: &TableReference, plan: LogicalPlan) -> Result<()> {
         self.has_views.store(true, Ordering::Relaxed);
         self.replace_reference(name, Arc::new(ViewTable::new(plan, None)))
+    }
+
+    fn register_planned(&self, name: &TableReference, plan: LogicalPlan) -> Result<()> {
+        self.register_view(name, plan)?;
+        self.planned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(name.clone());
+        Ok(())
+    }
+
+    /// Takes the names of planned stages away again.
+    fn forget_planned(&self) -> Result<()> {
+        let planned =
+            std::mem::take(&mut *self.planned.lock().unwrap_or_else(PoisonError::into_inner));
+        for name in planned {
+            self.context
+                .deregister_table(name)
+                .map_err(|error| self.error(&error))?;
+        }
+        self.has_views.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     fn hold(&self, name: &TableReference, kept: Kept) -> Result<()> {
@@ -750,6 +809,7 @@ impl Session {
         logical: &LogicalPlan,
     ) -> std::result::Result<Arc<dyn ExecutionPlan>, DataFusionError> {
         let state = self.context.state();
+        self.learn(logical, &state).await?;
         let Some(whole) = &self.whole else {
             return state.create_physical_plan(logical).await;
         };
@@ -763,6 +823,42 @@ impl Session {
             Err(error) => tracing::debug!(%error, "the short way to a plan failed"),
         }
         DefaultPhysicalPlanner::default().optimize_physical_plan(initial, &state, |_, _| {})
+    }
+
+    /// Asks for the metadata of the tables of a plan that joins several, once for each table.
+    async fn learn(
+        &self,
+        logical: &LogicalPlan,
+        state: &SessionState,
+    ) -> std::result::Result<(), DataFusionError> {
+        let mut scans = Vec::new();
+        logical.apply_with_subqueries(|node| {
+            if let LogicalPlan::TableScan(scan) = node {
+                scans.push((scan.table_name.clone(), Arc::clone(&scan.source)));
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        if scans.len() < 3 || !self.settings.join_order {
+            return Ok(());
+        }
+        for (name, source) in scans {
+            if self.facts.knows(&name) {
+                continue;
+            }
+            let table = source_as_provider(&source)?;
+            // What cannot be read is an error of the query itself.
+            let scan = table.scan(state, None, &[], None).await.ok();
+            let statistics = scan.and_then(|scan| {
+                StatisticsContext::new()
+                    .compute(scan.as_ref(), &StatisticsArgs::new())
+                    .ok()
+            });
+            let fields = source.schema();
+            let names = fields.fields().iter().map(|field| field.name().clone());
+            let names: Vec<String> = names.collect();
+            self.facts.learn(&name, &names, statistics.as_deref());
+        }
+        Ok(())
     }
 
     fn stream(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<SendableRecordBatchStream> {
@@ -1038,6 +1134,17 @@ async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     }
 }
 
+/// The rules of a session on the CPU, and the one that places nodes on a device after them.
+fn on_device(own: Vec<Rule>, rewrite: Arc<GpuRewrite>) -> Vec<Rule> {
+    let last = FastOnCpu.name().to_owned();
+    let own = own.into_iter().filter(|rule| rule.name() != last);
+    let mut rules = with_plain_scans(own.collect());
+    rules.push(rewrite);
+    // Last, so that every other rule sees DataFusion's own nodes.
+    rules.push(Arc::new(FastOnCpu));
+    rules
+}
+
 /// What rules that rewrite physical plans may ask of a session.
 struct Planning<'a>(&'a SessionState);
 
@@ -1051,6 +1158,7 @@ fn state(
     settings: &Settings,
     budget: &Arc<Budget>,
     spill: &SpillFolder,
+    facts: &Arc<Facts>,
     rules: Vec<Rule>,
 ) -> Result<SessionState> {
     let failed =
@@ -1123,7 +1231,9 @@ fn state(
         .with_config(config)
         .with_runtime_env(runtime)
         .with_default_features();
-    let mut builder = guard::install(builder);
+    let order = settings.join_order.then_some(facts);
+    let logical = logical::with_own(guard::logical_rules(), order);
+    let mut builder = guard::install(builder).with_optimizer_rules(logical);
     if !rules.is_empty()
         && let Some(own) = builder.physical_optimizers().take()
     {

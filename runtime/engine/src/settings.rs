@@ -32,6 +32,9 @@ pub struct Settings {
     pub explain: ExplainMode,
     /// Float sums in a fixed order: slower, and equal from run to run.
     pub deterministic: bool,
+    /// Whether inner joins are put in the order that is expected to cost least; else they run
+    /// in the order in which a query names its tables.
+    pub join_order: bool,
     /// How SQL text is read.
     pub dialect: Dialect,
     /// Rows kept of a result that has no output.
@@ -53,6 +56,7 @@ impl Default for Settings {
             fallback: FallbackPolicy::Cpu,
             explain: ExplainMode::NotOnGpu,
             deterministic: false,
+            join_order: true,
             dialect: Dialect::Generic,
             preview_rows: 20,
         }

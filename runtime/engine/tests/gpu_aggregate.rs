@@ -364,3 +364,37 @@ async fn a_budget_smaller_than_the_data_gives_the_same_answer() {
         }
     }
 }
+
+/// Wherever memory runs out, also in the middle of a chunk that another node left on the
+/// device, the groups are the same and none of it runs on the CPU.
+#[tokio::test]
+async fn many_groups_of_rows_on_the_device_are_right_in_any_budget() {
+    let sql = "select count(*), sum(n) from (select k, d, count(*) as n from \
+               (select distinct k, d, v from t) group by k, d having count(*) > 0)";
+    let n = 150_000i64;
+    let column =
+        |of: fn(i64) -> i64| -> ArrayRef { Arc::new((0..n).map(of).collect::<Int64Array>()) };
+    let table = RecordBatch::try_from_iter(vec![
+        ("k", column(|i| i * 7_919 % 1_000_003 * 40_009)),
+        ("d", column(|i| i % 11)),
+        ("v", column(|i| i % 2)),
+    ])
+    .unwrap();
+    let expected = run(sql, &table, 1, false).await.unwrap().rows;
+    let mut memory_bytes = 1 << 20;
+    while memory_bytes < 64 << 20 {
+        let limits = DeviceLimits {
+            memory_bytes,
+            ..DeviceLimits::default()
+        };
+        let got = run_on(device(limits), sql, &table, 1, true).await.unwrap();
+        assert_eq!(got.rows, expected, "{memory_bytes} bytes");
+        for outcome in &got.outcomes {
+            assert!(
+                matches!(outcome, Outcome::Ran(_)),
+                "{memory_bytes} bytes: {outcome:?}"
+            );
+        }
+        memory_bytes += memory_bytes / 3;
+    }
+}

@@ -12,6 +12,7 @@
 mod bounds;
 mod error;
 mod machine;
+mod placement;
 mod report;
 mod run;
 mod wiring;
@@ -21,6 +22,7 @@ pub use engine::exec::Device;
 pub use engine::udf::Compiler;
 pub use error::{Failure, Kind};
 pub use machine::Machine;
+pub use placement::{GpuSource, OpensOnce, Place, Placement, StageEstimate};
 pub use report::{RunReport, StageFallback, StageRun, State};
 pub use run::{Observer, Plan, Request, StagePlan, plan, run};
 pub use wiring::{cache_dir, device_limits, effective_json};

@@ -5,7 +5,7 @@ use engine::report::{Fallback, NodePlacement, PipelineReport, StageReport, UdfMo
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{Failure, Machine};
+use crate::{Failure, Machine, Placement};
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,6 +54,8 @@ pub struct RunReport {
     pub machine: Machine,
     /// The effective configuration: name to value, where it came from, and by which rule.
     pub effective: Value,
+    /// CPU or GPU, where the spec leaves that open and the machine has both; else absent.
+    pub placement: Option<Placement>,
     /// Every stage that started, in order. One that did not finish is the last.
     pub stages: Vec<StageRun>,
     /// The modules of user functions, and what their functions did.

@@ -7,7 +7,6 @@ use batch_specs::Loaded;
 use chrono::Utc;
 use datafusion::physical_plan::displayable;
 use engine::Cancel;
-use engine::exec::Device;
 use engine::report::{Fallback, FallbackTime, NodePlacement, Reason, UdfModuleReport};
 use engine::session::Session;
 use engine::settings::FallbackPolicy;
@@ -15,6 +14,7 @@ use engine::udf::Compiler;
 use serde::Serialize;
 
 use crate::bounds::Bounds;
+use crate::placement::{self, GpuSource, Placement};
 use crate::wiring::{self, Wired};
 use crate::{Failure, Kind, Machine, RunReport, StageFallback, StageRun, State};
 
@@ -33,14 +33,14 @@ pub trait Observer: Sync {
 }
 
 /// What to run, and with what.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// A spec that `batch_specs` accepted.
     pub loaded: &'a Loaded,
     /// What the batch may use.
     pub machine: Machine,
     /// The GPU it may use, where it asks for one.
-    pub device: Option<&'a Device>,
+    pub gpu: Option<&'a dyn GpuSource>,
     /// Who compiles modules of user functions.
     pub guest_compiler: &'a Compiler,
     /// Bounds the rows that the [`Observer`] gets of a stage without an output.
@@ -72,6 +72,7 @@ pub async fn run(request: Request<'_>, cancel: Cancel, observer: &dyn Observer) 
         error,
         machine: request.machine,
         effective: wiring::effective_json(request.loaded),
+        placement: account.placement,
         stages: account.stages,
         udfs: account.udfs,
         fallbacks: account.fallbacks,
@@ -81,6 +82,7 @@ pub async fn run(request: Request<'_>, cancel: Cancel, observer: &dyn Observer) 
 /// What accumulates while an attempt runs, and survives its failure.
 #[derive(Default)]
 struct Account {
+    placement: Option<Placement>,
     stages: Vec<StageRun>,
     udfs: Vec<UdfModuleReport>,
     fallbacks: Vec<StageFallback>,
@@ -92,31 +94,31 @@ async fn attempt(
     observer: &dyn Observer,
     account: &mut Account,
 ) -> Result<(), Failure> {
-    let wired = wiring::wire(request)?;
-    account.fallbacks.extend(no_device(&wired, request.device)?);
+    let mut wired = wiring::wire(request)?;
     let bounds = Bounds::start(cancel, wired.ttl);
-
     let generated = |step: engine::tpch::Progress| {
         observer.table_generated(step.table, step.n_parts_done, step.n_parts);
     };
-    let session = open(&wired, request, &bounds, &generated).await?;
+    let opened = open(&mut wired, request, &bounds, &generated).await?;
+    let session = opened.session;
+    account.placement = opened.placement;
+    account.fallbacks.extend(opened.fallback);
     // A guest that runs holds its thread; nothing that is awaited ends it.
     let stop = session.guest_stop();
     let _watch = bounds.watch(move || stop.now());
-    let ran = run_stages(&wired, request, &session, &bounds, observer, account).await;
+    let ran = run_stages(&wired, opened.on_gpu, &session, &bounds, observer, account).await;
     account.udfs = session.module_reports();
     ran
 }
 
 async fn run_stages(
     wired: &Wired,
-    request: &Request<'_>,
+    on_gpu: bool,
     session: &Session,
     bounds: &Bounds,
     observer: &dyn Observer,
     account: &mut Account,
 ) -> Result<(), Failure> {
-    let on_gpu = wired.accelerator.is_some() && request.device.is_some();
     for stage in &wired.stages {
         observer.stage_started(&stage.name);
         let clock = Instant::now();
@@ -165,21 +167,27 @@ async fn run_stages(
     Ok(())
 }
 
-/// A session with every table of the spec in it.
+/// A session that is ready for the first stage.
+struct Opened {
+    /// With every table of the spec, every module, and the device.
+    session: Session,
+    on_gpu: bool,
+    placement: Option<Placement>,
+    /// What a batch without the GPU that it asks for has to say.
+    fallback: Option<StageFallback>,
+}
+
 async fn open(
-    wired: &Wired,
+    wired: &mut Wired,
     request: &Request<'_>,
     bounds: &Bounds,
     generated: &(dyn Fn(engine::tpch::Progress) + Send + Sync),
-) -> Result<Session, Failure> {
-    let settings = wired.settings.clone();
-    let session = match request.device {
-        Some(device) if wired.accelerator.is_some() => {
-            Session::with_device(settings, device.clone())
-        }
-        _ => Session::new(settings),
-    };
-    let session = session.map_err(|error| explain(&error))?;
+) -> Result<Opened, Failure> {
+    if request.gpu.is_none() {
+        // A refusal comes before any file is read.
+        no_device(wired)?;
+    }
+    let session = Session::new(wired.settings.clone()).map_err(|error| explain(&error))?;
     bounds
         .hold(session.open_tables(&wired.tables, generated, &bounds.work()))
         .await?
@@ -188,7 +196,30 @@ async fn open(
         .hold(session.open_modules(&wired.udfs, request.guest_compiler))
         .await?
         .map_err(|error| explain(&error))?;
-    Ok(session)
+    let settled = async {
+        let settled = placement::settle(wired, request.gpu, &session).await;
+        Ok::<_, Failure>(settled)
+    };
+    let (device, placement) = bounds.hold(settled).await??;
+    let is_for_cpu = placement.as_ref().is_some_and(Placement::is_cpu);
+    if is_for_cpu {
+        wired.accelerator = None;
+    }
+    let on_gpu = device.is_some();
+    let fallback = match on_gpu {
+        true => None,
+        false => no_device(wired)?,
+    };
+    let session = match device {
+        Some(device) => session.placed_on(device),
+        None => session,
+    };
+    Ok(Opened {
+        session,
+        on_gpu,
+        placement,
+        fallback,
+    })
 }
 
 fn elapsed_ms(clock: Instant) -> f64 {
@@ -217,8 +248,8 @@ fn explain(error: &engine::Error) -> Failure {
 
 /// A batch that asks for an accelerator on a machine that has none to give: told when
 /// the spec allows a fallback, refused before anything runs when it does not.
-fn no_device(wired: &Wired, device: Option<&Device>) -> Result<Option<StageFallback>, Failure> {
-    let (Some(accelerator), None) = (&wired.accelerator, device) else {
+fn no_device(wired: &Wired) -> Result<Option<StageFallback>, Failure> {
+    let Some(accelerator) = &wired.accelerator else {
         return Ok(None);
     };
     let reason = Reason {
@@ -248,6 +279,8 @@ fn no_device(wired: &Wired, device: Option<&Device>) -> Result<Option<StageFallb
 /// What a batch would do, as far as planning went.
 #[derive(Debug, Clone, Serialize)]
 pub struct Plan {
+    /// CPU or GPU, where the spec leaves that open and the machine has both.
+    pub placement: Option<Placement>,
     /// The plan of each stage, in order, up to the first that has none.
     pub stages: Vec<StagePlan>,
     /// Known before anything runs: parts that would run on the CPU though an accelerator
@@ -272,6 +305,7 @@ pub struct StagePlan {
 /// read, their rows are not.
 pub async fn plan(request: Request<'_>) -> Plan {
     let mut plan = Plan {
+        placement: None,
         stages: Vec::new(),
         fallbacks: Vec::new(),
         error: None,
@@ -281,11 +315,12 @@ pub async fn plan(request: Request<'_>) -> Plan {
 }
 
 async fn plan_stages(request: &Request<'_>, plan: &mut Plan) -> Result<(), Failure> {
-    let wired = wiring::wire(request)?;
-    plan.fallbacks.extend(no_device(&wired, request.device)?);
+    let mut wired = wiring::wire(request)?;
     let bounds = Bounds::start(Cancel::new(), None);
-    let session = open(&wired, request, &bounds, &|_| {}).await?;
-    let on_gpu = wired.accelerator.is_some() && request.device.is_some();
+    let opened = open(&mut wired, request, &bounds, &|_| {}).await?;
+    let (session, on_gpu) = (opened.session, opened.on_gpu);
+    plan.placement = opened.placement;
+    plan.fallbacks.extend(opened.fallback);
     for stage in &wired.stages {
         let planned = session
             .plan_stage(stage)
@@ -332,10 +367,11 @@ mod tests {
             tables: Vec::new(),
             stages: Vec::new(),
             udfs: Vec::new(),
+            by_cost: false,
             accelerator: accelerator.map(str::to_string),
             ttl: None,
         };
-        let told = no_device(&wired, None);
+        let told = no_device(&wired);
         let code = told
             .as_ref()
             .map(|told| told.as_ref().map(|told| told.fallback.reason.code.as_str()));

@@ -26,6 +26,8 @@ pub(crate) struct Wired {
     pub(crate) udfs: Vec<settings::UdfModule>,
     /// The accelerator asked for; absent when the batch asks for none.
     pub(crate) accelerator: Option<String>,
+    /// Whether the batch runs on the CPU instead where that is expected to be sooner.
+    pub(crate) by_cost: bool,
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -51,6 +53,7 @@ pub(crate) fn wire(request: &Request<'_>) -> Result<Wired, Failure> {
             .map(|(i, udf)| self::udf(i, udf, spec))
             .collect::<Result<_, _>>()?,
         accelerator: accelerator(effective),
+        by_cost: effective.switch("gpu.by_cost").unwrap_or(false),
         ttl: ttl(effective),
     })
 }
@@ -497,6 +500,7 @@ fn session_settings(
         deterministic: effective
             .switch("accelerator.deterministic")
             .unwrap_or(false),
+        join_order: effective.switch("plan.join_order").unwrap_or(true),
         ..settings::Settings::default()
     };
     if let Some(threads) = effective.count("scan.reader_threads") {

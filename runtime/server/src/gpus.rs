@@ -2,6 +2,7 @@
 
 use engine::exec::Device;
 use kernels::gpu::{DeviceReport, devices};
+use lifecycle::{GpuSource, OpensOnce};
 
 use crate::spec_file::SpecFile;
 
@@ -41,26 +42,25 @@ impl Gpus {
             .collect()
     }
 
-    /// Opens the device that a batch runs on: the first usable one, when the spec asks
-    /// for an accelerator. One that does not open is a warning here and a fallback (or
+    /// The device that a batch runs on, not opened yet: the first usable one, when the spec
+    /// asks for an accelerator. One that does not open is a warning here and a fallback (or
     /// a refusal) in the run.
-    pub fn open_for(&self, spec: &SpecFile) -> Option<Device> {
+    pub fn source_for(&self, spec: &SpecFile) -> Option<impl GpuSource + use<>> {
         let wanted = spec.loaded.effective.text("gpu.type").unwrap_or("none");
         if wanted == "none" || !self.report.can_run() {
             return None;
         }
-        let device = self
-            .report
-            .devices
-            .iter()
-            .find(|device| device.problem().is_none())?;
+        let mut devices = self.report.devices.iter();
+        let ordinal = devices.find(|device| device.problem().is_none())?.ordinal;
         let limits = lifecycle::device_limits(&spec.loaded);
-        match Device::open(device.ordinal, &lifecycle::cache_dir(), limits) {
-            Ok(device) => Some(device),
-            Err(error) => {
-                eprintln!("warning: GPU {} cannot be used: {error}", device.ordinal);
-                None
+        Some(OpensOnce::new(move || {
+            match Device::open(ordinal, &lifecycle::cache_dir(), limits) {
+                Ok(device) => Some(device),
+                Err(error) => {
+                    eprintln!("warning: GPU {ordinal} cannot be used: {error}");
+                    None
+                }
             }
-        }
+        }))
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use lifecycle::{Place, Placement};
+
 /// Writes rows of cells as aligned columns, two spaces apart. Columns named in `right`
 /// (by index) are aligned to the right, as numbers are.
 pub fn columns(out: &mut dyn Write, rows: &[Vec<String>], right: &[usize]) -> io::Result<()> {
@@ -31,6 +33,38 @@ pub fn columns(out: &mut dyn Write, rows: &[Vec<String>], right: &[usize]) -> io
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+/// What people call the place where a batch runs.
+pub fn place_name(place: Place) -> &'static str {
+    match place {
+        Place::Cpu => "CPU",
+        Place::Gpu => "GPU",
+    }
+}
+
+/// Where a batch would run, and the estimate of each stage behind that.
+pub fn placement(placement: &Placement) -> io::Result<String> {
+    let mut text = Vec::new();
+    let name = place_name(placement.on);
+    writeln!(text, "placed on the {name}: {}", placement.why)?;
+    let mut rows = vec![
+        ["stage", "rows read", "on the CPU", "on the GPU"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    rows.extend(placement.stages.iter().map(|stage| {
+        vec![
+            stage.stage.clone(),
+            grouped(stage.estimate.rows),
+            duration(stage.estimate.cpu_ms),
+            duration(stage.estimate.gpu_ms),
+        ]
+    }));
+    if rows.len() > 1 {
+        columns(&mut text, &rows, &[1, 2, 3])?;
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// A whole number with its thousands apart: `1,234,567`.
@@ -63,6 +97,9 @@ pub fn duration(ms: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use engine::estimate::Estimate;
+    use lifecycle::StageEstimate;
+
     use super::*;
 
     #[test]
@@ -76,6 +113,30 @@ mod tests {
         assert_eq!(
             String::from_utf8(out).expect("text"),
             "stage    rows\nq1     12,345\n"
+        );
+    }
+
+    #[test]
+    fn a_placement_says_why_and_shows_its_estimates() {
+        let estimate = Estimate {
+            rows: 12_345,
+            values: 49_380,
+            cpu_ms: 3.0,
+            gpu_ms: 26.0,
+        };
+        let placed = Placement {
+            on: Place::Cpu,
+            why: "expected to take 3 ms there".to_string(),
+            stages: vec![StageEstimate {
+                stage: "q1".to_string(),
+                estimate,
+            }],
+        };
+        assert_eq!(
+            placement(&placed).expect("memory takes every write"),
+            "placed on the CPU: expected to take 3 ms there\n\
+             stage  rows read  on the CPU  on the GPU\n\
+             q1        12,345        3 ms       26 ms\n"
         );
     }
 

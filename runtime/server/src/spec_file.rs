@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use batch_specs::{LoadOptions, Loaded, Problem, Severity};
 use engine::words::io_problem;
-use lifecycle::{Device, Machine, Request};
+use lifecycle::{GpuSource, Machine, Request};
 
 use crate::arguments::SpecArguments;
 use crate::commands::compile_guest::GUEST_COMPILER;
@@ -54,13 +54,13 @@ impl SpecFile {
     pub fn request<'a>(
         &'a self,
         machine: Machine,
-        device: Option<&'a Device>,
+        gpu: Option<&'a dyn GpuSource>,
         preview_rows: usize,
     ) -> Request<'a> {
         Request {
             loaded: &self.loaded,
             machine,
-            device,
+            gpu,
             guest_compiler: &GUEST_COMPILER,
             preview_rows,
         }

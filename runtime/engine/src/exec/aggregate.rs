@@ -348,7 +348,7 @@ fn add_whole(mut run: AggregateRun, inputs: Inputs, spill: &Spill) -> Result<Add
     run = run.with_tables(tables);
     match run.add_all(&source) {
         Ok(()) => Ok(Added::All(Box::new(run))),
-        Err(error) if error.out_of_memory().is_none() => Err(error.into()),
+        Err(error) if !error.ran_short() => Err(error.into()),
         Err(_) => {
             let tables = run.take_tables();
             // The groups go first.

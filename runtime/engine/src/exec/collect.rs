@@ -442,7 +442,7 @@ impl Whole {
                         report.rows_out = left.n_rows() as u64;
                         return Ok((SourceRows::Left(Box::new(left)), report));
                     }
-                    Err(error) if error.out_of_memory().is_none() => return Err(error.into()),
+                    Err(error) if !error.ran_short() => return Err(error.into()),
                     Err(_) => HostInputs {
                         relations: rows_of(run.into_tables(), &self.spill)?,
                         source: vec![Held::Rows(source).into_host(&self.spill)?],

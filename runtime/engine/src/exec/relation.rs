@@ -148,7 +148,7 @@ fn built(
     };
     match JoinTable::build(&device.gpu, &device.jit, build, Arc::clone(&rows)) {
         Ok((table, counts)) => Ok((Held::Table(Box::new(table)), counts)),
-        Err(error) if error.out_of_memory().is_some() => {
+        Err(error) if error.ran_short() => {
             let rows = Held::Rows(rows).into_host(spill)?;
             Ok((Held::Host(rows), RunCounts::default()))
         }

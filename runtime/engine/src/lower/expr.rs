@@ -58,7 +58,7 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
     }
     if let Some(cast) = expr.downcast_ref::<CastExpr>() {
         let arg = lower(cast.expr(), inputs)?;
-        let ty = type_of(cast.cast_type()).map_err(|e| reason(&e, expr))?;
+        let ty = value_type(cast.cast_type()).map_err(|e| reason(&e, expr))?;
         if arg.ty == ty {
             return Ok(arg);
         }
@@ -71,7 +71,7 @@ pub fn lower(expr: &Arc<dyn PhysicalExpr>, inputs: &Inputs) -> Result<Expr, Reas
     }
     if let Some(cast) = expr.downcast_ref::<TryCastExpr>() {
         let arg = lower(cast.expr(), inputs)?;
-        let ty = type_of(cast.cast_type()).map_err(|e| reason(&e, expr))?;
+        let ty = value_type(cast.cast_type()).map_err(|e| reason(&e, expr))?;
         if arg.ty == ty {
             return Ok(arg);
         }
@@ -119,6 +119,15 @@ pub fn is_hint(expr: &Arc<dyn PhysicalExpr>) -> bool {
     match expr.downcast_ref::<BinaryExpr>() {
         Some(both) if *both.op() == Operator::And => is_hint(both.left()) && is_hint(both.right()),
         _ => expr.is::<DynamicFilterPhysicalExpr>(),
+    }
+}
+
+/// The type of a value inside a pipeline. Text is one there, however Arrow lays out columns
+/// of it.
+pub(super) fn value_type(data_type: &DataType) -> Result<Type, Unsupported> {
+    match data_type {
+        DataType::Utf8View | DataType::LargeUtf8 => Ok(Type::Utf8),
+        _ => type_of(data_type),
     }
 }
 

@@ -7,18 +7,28 @@ use datafusion::common::ScalarValue;
 use datafusion::functions::core::nullif::NullIfFunc;
 use datafusion::functions::datetime::date_part::DatePartFunc;
 use datafusion::functions::datetime::date_trunc::DateTruncFunc;
+use datafusion::functions::string::btrim::BTrimFunc;
+use datafusion::functions::string::contains::ContainsFunc;
+use datafusion::functions::string::ends_with::EndsWithFunc;
 use datafusion::functions::string::lower::LowerFunc;
+use datafusion::functions::string::ltrim::LtrimFunc;
 use datafusion::functions::string::octet_length::OctetLengthFunc;
+use datafusion::functions::string::rtrim::RtrimFunc;
+use datafusion::functions::string::split_part::SplitPartFunc;
+use datafusion::functions::string::starts_with::StartsWithFunc;
 use datafusion::functions::string::upper::UpperFunc;
 use datafusion::functions::unicode::character_length::CharacterLengthFunc;
+use datafusion::functions::unicode::left::LeftFunc;
+use datafusion::functions::unicode::right::RightFunc;
+use datafusion::functions::unicode::strpos::StrposFunc;
 use datafusion::functions::unicode::substr::SubstrFunc;
+use datafusion::logical_expr::ScalarUDF;
 use datafusion::physical_expr::ScalarFunctionExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, LikeExpr, Literal};
 use datafusion::physical_plan::PhysicalExpr;
-use kernels::columns::type_of;
 use kernels::ir::{BinaryOp, DatePart, Expr, Kind, Literal as IrLiteral, TextOp, Type, UnaryOp};
 
-use super::expr::{lower, lower_literal, reason, unary, unsupported_expression};
+use super::expr::{lower, lower_literal, reason, unary, unsupported_expression, value_type};
 use super::inputs::Inputs;
 use crate::guard::arithmetic::Checked;
 use crate::guard::floats::FloatKey;
@@ -39,7 +49,7 @@ pub(super) fn lower_function(
             fix: "user functions run on the CPU".into(),
         });
     }
-    let ty = type_of(call.return_type()).map_err(|e| reason(&e, expr))?;
+    let ty = value_type(call.return_type()).map_err(|e| reason(&e, expr))?;
     let refused = || unsupported_expression(expr);
     if function.is::<FloatKey>() {
         return match call.args() {
@@ -93,29 +103,71 @@ pub(super) fn lower_function(
         };
         return Ok(Expr { kind, ty, nullable });
     }
-    let op = if function.is::<CharacterLengthFunc>() {
-        TextOp::CharacterLength
-    } else if function.is::<OctetLengthFunc>() {
-        TextOp::ByteLength
-    } else if function.is::<UpperFunc>() {
-        TextOp::Upper
-    } else if function.is::<LowerFunc>() {
-        TextOp::Lower
-    } else if function.is::<SubstrFunc>() {
-        TextOp::Substring
-    } else {
+    let Some((op, n_texts)) = text_op(call.fun()) else {
         return Err(refused());
     };
     let args = call.args().iter().map(|arg| lower(arg, inputs));
-    let args = args.collect::<Result<Vec<_>, _>>()?;
-    if args.first().is_none_or(|first| first.ty != Type::Utf8) {
+    let mut args = args.collect::<Result<Vec<_>, _>>()?;
+    let is_trim = matches!(op, TextOp::Trim | TextOp::TrimLeft | TextOp::TrimRight);
+    if is_trim && args.len() == 1 {
+        args.push(Expr::literal(IrLiteral::Text(" ".into()), Type::Utf8));
+    }
+    let is_text = |arg: Option<&Expr>| arg.is_some_and(|arg| arg.ty == Type::Utf8);
+    if !(0..n_texts).all(|i| is_text(args.get(i))) {
         return Err(refused());
+    }
+    if op == TextOp::SplitPart {
+        // There is no field 0: the CPU says so.
+        let number = args.get(2).map(|arg| &arg.kind);
+        let is_field =
+            matches!(number, Some(Kind::Literal(IrLiteral::Integer(number))) if *number != 0);
+        if !is_field {
+            return Err(refused());
+        }
     }
     let nullable = args.iter().any(|arg| arg.nullable);
     Ok(Expr {
         kind: Kind::Text(op, args),
         ty,
         nullable,
+    })
+}
+
+/// A function of text on the device, and how many of its arguments are text.
+fn text_op(function: &ScalarUDF) -> Option<(TextOp, usize)> {
+    let function = function.inner();
+    Some(if function.is::<CharacterLengthFunc>() {
+        (TextOp::CharacterLength, 1)
+    } else if function.is::<OctetLengthFunc>() {
+        (TextOp::ByteLength, 1)
+    } else if function.is::<UpperFunc>() {
+        (TextOp::Upper, 1)
+    } else if function.is::<LowerFunc>() {
+        (TextOp::Lower, 1)
+    } else if function.is::<SubstrFunc>() {
+        (TextOp::Substring, 1)
+    } else if function.is::<LeftFunc>() {
+        (TextOp::Left, 1)
+    } else if function.is::<RightFunc>() {
+        (TextOp::Right, 1)
+    } else if function.is::<StrposFunc>() {
+        (TextOp::Position, 2)
+    } else if function.is::<ContainsFunc>() {
+        (TextOp::Contains, 2)
+    } else if function.is::<StartsWithFunc>() {
+        (TextOp::StartsWith, 2)
+    } else if function.is::<EndsWithFunc>() {
+        (TextOp::EndsWith, 2)
+    } else if function.is::<BTrimFunc>() {
+        (TextOp::Trim, 2)
+    } else if function.is::<LtrimFunc>() {
+        (TextOp::TrimLeft, 2)
+    } else if function.is::<RtrimFunc>() {
+        (TextOp::TrimRight, 2)
+    } else if function.is::<SplitPartFunc>() {
+        (TextOp::SplitPart, 2)
+    } else {
+        return None;
     })
 }
 

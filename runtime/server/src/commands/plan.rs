@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 
-use lifecycle::{Device, Machine};
+use lifecycle::{GpuSource, Machine};
 use serde_json::{Value, json};
 
 use super::{print_json, print_text};
@@ -23,12 +23,12 @@ pub fn plan(arguments: &Plan) -> Exit {
             return Exit::Usage;
         }
     };
-    let device = if spec.is_refused() {
-        None
-    } else {
-        gpus.open_for(&spec)
+    let gpu = match spec.is_refused() {
+        true => None,
+        false => gpus.source_for(&spec),
     };
-    match show(arguments, &spec, machine, device.as_ref()) {
+    let gpu = gpu.as_ref().map(|gpu| gpu as &dyn GpuSource);
+    match show(arguments, &spec, machine, gpu) {
         Ok(exit) => exit,
         Err(error) => {
             eprintln!("error: {error}");
@@ -41,7 +41,7 @@ fn show(
     arguments: &Plan,
     spec: &SpecFile,
     machine: Machine,
-    device: Option<&Device>,
+    gpu: Option<&dyn GpuSource>,
 ) -> io::Result<Exit> {
     if arguments.output == Output::Table {
         spec.print_problems();
@@ -50,7 +50,7 @@ fn show(
         (None, Exit::Usage)
     } else {
         let runtime = tokio::runtime::Runtime::new()?;
-        let plan = runtime.block_on(lifecycle::plan(spec.request(machine, device, 0)));
+        let plan = runtime.block_on(lifecycle::plan(spec.request(machine, gpu, 0)));
         let exit = if plan.error.is_some() {
             Exit::Failed
         } else {
@@ -64,11 +64,16 @@ fn show(
             "effective": effective,
             "problems": spec.loaded.problems,
             "fallbacks": plan.as_ref().map_or(json!([]), |plan| json!(plan.fallbacks)),
+            "placement": plan.as_ref().and_then(|plan| plan.placement.as_ref()),
             "stages": plan.as_ref().map_or(json!([]), |plan| json!(plan.stages)),
             "error": plan.as_ref().and_then(|plan| plan.error.as_ref()),
         }))?,
         Output::Table => {
             let mut text = effective_table(&effective)?;
+            if let Some(placement) = plan.as_ref().and_then(|plan| plan.placement.as_ref()) {
+                text.push('\n');
+                text.push_str(&print::placement(placement)?);
+            }
             for stage in plan.iter().flat_map(|plan| &plan.stages) {
                 // Writing to a string cannot fail.
                 let _ = write!(text, "\nstage {}\n{}", stage.name, stage.text);

@@ -11,7 +11,7 @@ use arrow::util::pretty::pretty_format_batches;
 use engine::report::PipelineReport;
 use engine::words::io_problem;
 use indicatif::ProgressBar;
-use lifecycle::{Cancel, Device, Machine, Observer, RunReport, StageRun, State};
+use lifecycle::{Cancel, GpuSource, Machine, Observer, RunReport, StageRun, State};
 
 use super::print_text;
 use crate::arguments::{Output, Run};
@@ -44,8 +44,9 @@ pub fn run(arguments: &Run) -> Exit {
         eprintln!("{}", spec.summary());
         return Exit::Usage;
     }
-    let device = gpus.open_for(&spec);
-    match attempt(arguments, &spec, machine, device.as_ref()) {
+    let gpu = gpus.source_for(&spec);
+    let gpu = gpu.as_ref().map(|gpu| gpu as &dyn GpuSource);
+    match attempt(arguments, &spec, machine, gpu) {
         Ok(report) => exit_of(report.state),
         Err(error) => {
             eprintln!("error: {}", io_problem(&error));
@@ -69,7 +70,7 @@ fn attempt(
     arguments: &Run,
     spec: &SpecFile,
     machine: Machine,
-    device: Option<&Device>,
+    gpu: Option<&dyn GpuSource>,
 ) -> io::Result<RunReport> {
     let watcher = Watcher {
         output: arguments.output,
@@ -88,7 +89,7 @@ fn attempt(
     let report = runtime.block_on(async {
         let cancel = Cancel::new();
         interrupt::cancel_on_signals(cancel.clone())?;
-        let request = spec.request(machine, device, preview_rows);
+        let request = spec.request(machine, gpu, preview_rows);
         io::Result::Ok(lifecycle::run(request, cancel, &watcher).await)
     })?;
     // What ignores a request to stop must not keep the process; what is about to end should,
@@ -242,6 +243,10 @@ fn print_account(report: &RunReport, out: &mut dyn Write) -> io::Result<()> {
     }
     if !report.stages.is_empty() {
         print::columns(out, &rows, &[2, 3])?;
+    }
+    if let Some(placement) = &report.placement {
+        let name = print::place_name(placement.on);
+        writeln!(out, "placed on the {name}: {}", placement.why)?;
     }
     for stage in &report.stages {
         if let Some(told) = shortage(stage) {
