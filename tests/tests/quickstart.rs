@@ -75,6 +75,7 @@ async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<
         device,
         guest_compiler: &Compiler::InProcess,
         preview_rows: 1_000,
+        attempt: None,
     };
     let results = Results::default();
     let report = lifecycle::run(request, Cancel::new(), &results).await;

@@ -307,6 +307,8 @@ pub struct OutputReport {
     pub bytes: u64,
     /// The files of this run.
     pub files: Vec<OutputFile>,
+    /// An earlier attempt had published it, so nothing was written and no row was counted.
+    pub recovered: bool,
 }
 
 /// One file of an output.
