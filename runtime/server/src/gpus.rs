@@ -1,5 +1,6 @@
 //! The GPUs of this machine, as a batch may use them.
 
+use batch_specs::Loaded;
 use engine::exec::Device;
 use kernels::gpu::{DeviceReport, devices};
 
@@ -41,11 +42,26 @@ impl Gpus {
             .collect()
     }
 
+    /// Device numbers of the usable ones; none when no kernel could be compiled for them.
+    pub fn usable(&self) -> Vec<u32> {
+        if !self.report.can_run() {
+            return Vec::new();
+        }
+        let usable = self.report.devices.iter();
+        let usable = usable.filter(|device| device.problem().is_none());
+        usable.map(|device| device.ordinal as u32).collect()
+    }
+
     /// Opens the device that a batch runs on: the first usable one, when the spec asks
     /// for an accelerator. One that does not open is a warning here and a fallback (or
     /// a refusal) in the run.
     pub fn open_for(&self, spec: &SpecFile) -> Option<Device> {
-        let wanted = spec.loaded.effective.text("gpu.type").unwrap_or("none");
+        self.open(&spec.loaded)
+    }
+
+    /// Opens the device that a batch runs on, as [`Gpus::open_for`] does.
+    pub fn open(&self, loaded: &Loaded) -> Option<Device> {
+        let wanted = loaded.effective.text("gpu.type").unwrap_or("none");
         if wanted == "none" || !self.report.can_run() {
             return None;
         }
@@ -54,7 +70,7 @@ impl Gpus {
             .devices
             .iter()
             .find(|device| device.problem().is_none())?;
-        let limits = lifecycle::device_limits(&spec.loaded);
+        let limits = lifecycle::device_limits(loaded);
         match Device::open(device.ordinal, &lifecycle::cache_dir(), limits) {
             Ok(device) => Some(device),
             Err(error) => {
