@@ -522,7 +522,7 @@ impl Error {
     }
 
     /// An object store's error about `location`.
-    pub(crate) fn from_store(location: &str, error: &object_store::Error) -> Error {
+    pub fn from_store(location: &str, error: &object_store::Error) -> Error {
         use object_store::Error as Store;
         match error {
             Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => Error::NoPermission {

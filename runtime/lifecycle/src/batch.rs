@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::state::BatchState;
+use crate::trigger::event::ObjectEvent;
 use crate::{Failure, Kind};
 
 /// Milliseconds since 1970-01-01 UTC, by the store's clock.
@@ -26,6 +27,9 @@ pub struct Submission {
     /// Values of the event that started it, such as `event.key`.
     #[serde(default)]
     pub event: IndexMap<String, String>,
+    /// The objects that started it; SQL sees them as the table `event_objects`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ObjectEvent>,
     /// The accepted spec in one form, whatever its spelling; what makes two submissions the
     /// same or not.
     #[serde(default)]

@@ -19,37 +19,53 @@ use crate::batches::{BatchError, Batches, Policy};
 use crate::moves::Outcome;
 use crate::queue::{Capacity, OpenBatch};
 use crate::state::BatchState;
+use crate::store::ledger::{EventState, Ledger, LedgerEntry};
 use crate::store::memory::MemoryStore;
 use crate::store::{Created, LogPart, Query, Result, Store, StoreError};
+use crate::trigger::Trigger;
 use crate::{Failure, Kind};
 
 /// A small generator; the same seed gives the same world on every machine.
 #[derive(Debug)]
-struct Random(AtomicU64);
+pub(crate) struct Random(AtomicU64);
 
 impl Random {
-    fn below(&self, n: u64) -> u64 {
+    pub(crate) fn of_seed(seed: u64) -> Arc<Random> {
+        Arc::new(Random(AtomicU64::new(
+            seed.wrapping_mul(0xA076_1D64_78BD_642F),
+        )))
+    }
+
+    pub(crate) fn below(&self, n: u64) -> u64 {
         let mut x = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         (x ^ (x >> 31)) % n
     }
 
-    fn one_in(&self, n: u64) -> bool {
+    pub(crate) fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
 
 /// A store that breaks: a call fails before it did anything, or after it did it all.
 #[derive(Debug)]
-struct Breaking {
-    inner: MemoryStore,
+pub(crate) struct Breaking {
+    pub(crate) inner: MemoryStore,
     random: Arc<Random>,
     /// One call in so many fails; none when 0.
     one_in: u64,
 }
 
 impl Breaking {
+    pub(crate) fn new(random: Arc<Random>, one_in: u64) -> Arc<Breaking> {
+        Arc::new(Breaking {
+            inner: MemoryStore::default(),
+            random,
+            one_in,
+        })
+    }
+
     fn breaks(&self) -> bool {
         self.one_in > 0 && self.random.one_in(self.one_in)
     }
@@ -122,6 +138,49 @@ impl Store for Breaking {
     }
 }
 
+/// Triggers have a simulation of their own.
+#[async_trait]
+impl Ledger for Breaking {
+    async fn put_trigger(&self, trigger: &mut Trigger) -> Result<bool> {
+        broken!(self, self.inner.put_trigger(trigger))
+    }
+    async fn triggers(&self) -> Result<Vec<Trigger>> {
+        broken!(self, self.inner.triggers())
+    }
+    async fn delete_trigger(&self, name: &str) -> Result<bool> {
+        broken!(self, self.inner.delete_trigger(name))
+    }
+    async fn record_events(&self, entries: &[LedgerEntry], count: bool) -> Result<usize> {
+        broken!(self, self.inner.record_events(entries, count))
+    }
+    async fn events(
+        &self,
+        trigger: &str,
+        state: EventState,
+        limit: usize,
+    ) -> Result<Vec<LedgerEntry>> {
+        broken!(self, self.inner.events(trigger, state, limit))
+    }
+    async fn event_counts(&self, trigger: &str) -> Result<Vec<(EventState, u64, u64)>> {
+        broken!(self, self.inner.event_counts(trigger))
+    }
+    async fn move_events(
+        &self,
+        trigger: &str,
+        identities: &[String],
+        from: EventState,
+        to: EventState,
+        group: Option<&str>,
+        detail: Option<&str>,
+    ) -> Result<usize> {
+        broken!(
+            self,
+            self.inner
+                .move_events(trigger, identities, from, to, group, detail)
+        )
+    }
+}
+
 /// A process that runs an attempt. It knows until when its server has told it that the
 /// lease holds, and dies by itself after that.
 #[derive(Debug)]
@@ -161,14 +220,8 @@ struct World {
 
 impl World {
     fn new(seed: u64, one_in: u64) -> World {
-        let random = Arc::new(Random(AtomicU64::new(
-            seed.wrapping_mul(0xA076_1D64_78BD_642F),
-        )));
-        let store = Arc::new(Breaking {
-            inner: MemoryStore::default(),
-            random: Arc::clone(&random),
-            one_in,
-        });
+        let random = Random::of_seed(seed);
+        let store = Breaking::new(Arc::clone(&random), one_in);
         let policy = Policy {
             lease_ms: LEASE,
             ..Policy::default()

@@ -174,7 +174,7 @@ fn format_of_name(location: &str) -> spec::Format {
 }
 
 /// The storage entry with the longest prefix of the location; its prefix is its name.
-fn storage_name(location: &str, spec: &Spec) -> Option<String> {
+pub(crate) fn storage_name(location: &str, spec: &Spec) -> Option<String> {
     spec.storage
         .iter()
         .map(|storage| &storage.prefix)
@@ -395,7 +395,7 @@ fn output(output: &spec::Output, stage: &str, spec: &Spec) -> Result<settings::O
 }
 
 /// The entries of `storage` in the names that the `object_store` crate uses.
-fn storage(spec: &Spec) -> Result<Vec<settings::StorageOptions>, Failure> {
+pub(crate) fn storage(spec: &Spec) -> Result<Vec<settings::StorageOptions>, Failure> {
     spec.storage
         .iter()
         .map(|storage| {

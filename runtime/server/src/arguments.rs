@@ -39,6 +39,8 @@ pub enum Command {
     Tokens(Tokens),
     /// Submit batches to a service, and watch, cancel, retry and delete them.
     Batches(Batches),
+    /// Make triggers, by which objects start batches, and look after them.
+    Triggers(Triggers),
     /// Run one attempt; what a server starts.
     #[command(hide = true)]
     Attempt(Attempt),
@@ -189,6 +191,57 @@ pub struct Batches {
     /// What to do.
     #[command(subcommand)]
     pub command: BatchesCommand,
+}
+
+/// Arguments of `warpline triggers`.
+#[derive(Debug, Args)]
+pub struct Triggers {
+    /// Where the service is and who asks.
+    #[command(flatten)]
+    pub service: Service,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TriggersCommand,
+}
+
+/// The commands under `warpline triggers`.
+#[derive(Debug, Subcommand)]
+pub enum TriggersCommand {
+    /// Make a trigger from a YAML file; the token of a webhook goes to standard output.
+    Create {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// List triggers.
+    List,
+    /// Show a trigger, its events and why some lead to nothing.
+    Describe(OneTrigger),
+    /// Take events in and submit nothing.
+    Pause(OneTrigger),
+    /// Go on.
+    Resume(OneTrigger),
+    /// Try events again that led to nothing.
+    Replay(OneTrigger),
+    /// Take in what lies in a folder already.
+    Backfill {
+        /// Its name.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The folder, such as `s3://lake/in/`.
+        #[arg(value_name = "LOCATION")]
+        location: String,
+    },
+    /// Forget a trigger and its events.
+    Delete(OneTrigger),
+}
+
+/// A trigger.
+#[derive(Debug, Args)]
+pub struct OneTrigger {
+    /// Its name.
+    #[arg(value_name = "NAME")]
+    pub name: String,
 }
 
 /// Where a service is.

@@ -50,6 +50,7 @@ fn dispatch(arguments: &Arguments) -> Exit {
         Command::Serve(serve) => commands::serve::serve(serve),
         Command::Tokens(tokens) => commands::tokens::run(&tokens.command),
         Command::Batches(batches) => commands::batches::run(batches),
+        Command::Triggers(triggers) => commands::triggers::run(triggers),
         Command::Attempt(attempt) => commands::attempt::attempt(attempt),
         Command::CompileGuest => commands::compile_guest::serve(),
         Command::Tpch(tpch) => match &tpch.command {

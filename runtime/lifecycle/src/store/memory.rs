@@ -5,10 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use super::ledger::LedgerEntry;
 use super::{Created, LogPart, Query, Result, Store};
 use crate::batch::{Batch, Millis, Submission};
 use crate::queue::OpenBatch;
 use crate::state::BatchState;
+use crate::trigger::Trigger;
 
 /// Keeps everything in memory, with a clock that is set by hand.
 #[derive(Debug, Default)]
@@ -17,16 +19,18 @@ pub struct MemoryStore {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+pub(super) struct Inner {
     now: Millis,
     batches: BTreeMap<String, Batch>,
     submissions: BTreeMap<String, Submission>,
     reports: BTreeMap<(String, u32), String>,
     logs: BTreeMap<(String, u32), Vec<u8>>,
+    pub(super) triggers: BTreeMap<String, Trigger>,
+    pub(super) events: Vec<LedgerEntry>,
 }
 
 impl MemoryStore {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

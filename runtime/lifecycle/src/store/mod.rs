@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod contract;
+pub mod ledger;
 pub mod memory;
 #[cfg(test)]
 mod postgres_server;
@@ -73,7 +74,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 
 /// Keeps batches. Each call is atomic, and what it has answered survives a crash.
 #[async_trait]
-pub trait Store: Send + Sync + Debug {
+pub trait Store: ledger::Ledger + Send + Sync + Debug {
     /// The time, by the one clock that all servers on this store go by.
     async fn now(&self) -> Result<Millis>;
 

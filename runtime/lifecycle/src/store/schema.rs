@@ -7,7 +7,9 @@ use crate::store::sql::{Dialect, failed};
 
 /// Each version's statements; a store of version N lacks those from index N on. What stands
 /// here is never changed, only added to.
-const MIGRATIONS: &[&[&str]] = &[&[
+const MIGRATIONS: &[&[&str]] = &[BATCHES, TRIGGERS];
+
+const BATCHES: &[&str] = &[
     "CREATE TABLE batches (
         id TEXT NOT NULL PRIMARY KEY,
         uid TEXT {c} NOT NULL UNIQUE,
@@ -56,7 +58,29 @@ const MIGRATIONS: &[&[&str]] = &[&[
         bytes {blob} NOT NULL,
         PRIMARY KEY (uid, attempt, first_byte)
     )",
-]];
+];
+
+const TRIGGERS: &[&str] = &[
+    "CREATE TABLE triggers (
+        name TEXT NOT NULL PRIMARY KEY,
+        version BIGINT NOT NULL,
+        document TEXT NOT NULL
+    )",
+    "CREATE TABLE trigger_events (
+        trigger_name TEXT NOT NULL,
+        identity TEXT {c} NOT NULL,
+        received_ms BIGINT NOT NULL,
+        times BIGINT NOT NULL,
+        state TEXT NOT NULL,
+        group_name TEXT,
+        detail TEXT,
+        event TEXT NOT NULL,
+        PRIMARY KEY (trigger_name, identity)
+    )",
+    "CREATE INDEX trigger_events_by_state ON trigger_events (trigger_name, state, received_ms)",
+    "CREATE INDEX batches_by_trigger ON batches (trigger_name, created_ms) \
+     WHERE trigger_name IS NOT NULL",
+];
 
 /// Brings a store up to date. Servers that start together wait for each other.
 pub(super) async fn migrate(connection: &mut AnyConnection, dialect: Dialect) -> Result<()> {

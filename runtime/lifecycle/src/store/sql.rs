@@ -46,7 +46,7 @@ impl Dialect {
 /// A store in a database.
 #[derive(Debug)]
 pub struct SqlStore {
-    pool: AnyPool,
+    pub(super) pool: AnyPool,
     dialect: Dialect,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn failed(error: &sqlx::Error) -> StoreError {
     }
 }
 
-fn unreadable(error: &serde_json::Error) -> StoreError {
+pub(super) fn unreadable(error: &serde_json::Error) -> StoreError {
     StoreError::Corrupt(error.to_string())
 }
 
@@ -191,7 +191,7 @@ impl SqlStore {
     }
 }
 
-fn json(value: &impl serde::Serialize) -> String {
+pub(super) fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| {
         // Records hold text, numbers and maps keyed by text, all of which JSON has.
         unreachable!("a record is always JSON")

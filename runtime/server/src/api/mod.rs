@@ -11,6 +11,7 @@ pub mod logs;
 pub mod openapi;
 pub mod plan;
 pub mod resource;
+pub mod triggers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +24,12 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use lifecycle::batches::Batches;
 use lifecycle::queue::Capacity;
+use lifecycle::trigger::Triggers;
 use tokio::sync::{Semaphore, watch};
 
 use crate::serve::supervisor::Host;
 use crate::serve::tokens::{Caller, Scope, Tokens};
+use crate::serve::triggers::Acceptor;
 use error::{ApiError, Status};
 
 /// Specs and their SQL files are smaller; what is larger is data by mistake.
@@ -42,6 +45,10 @@ pub struct App {
 pub struct Inner {
     /// The batches.
     pub batches: Batches,
+    /// What objects start.
+    pub triggers: Arc<Triggers>,
+    /// How batches of triggers are accepted.
+    pub acceptor: Arc<Acceptor>,
     /// What this server can run.
     pub capacity: Capacity,
     /// The machine that specs are derived for.
@@ -83,6 +90,16 @@ pub fn router(inner: Inner) -> Router {
         .route("/v1/batches/{batch_id}/report", get(batches::report))
         .route("/v1/batches/{batch_id}/spec", get(batches::spec))
         .route("/v1/batches/{batch_id}/plan", get(plan::of_batch))
+        .route(
+            "/v1/triggers",
+            get(triggers::list).post(triggers::create_trigger),
+        )
+        .route(
+            "/v1/triggers/{name}",
+            get(triggers::get)
+                .delete(triggers::delete)
+                .post(triggers::act),
+        )
         .route("/v1/plan", post(plan::of_submission))
         .route("/metrics", get(health::metrics))
         .route_layer(middleware::from_fn_with_state(app.clone(), admit));
@@ -90,6 +107,8 @@ pub fn router(inner: Inner) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/openapi.json", get(openapi::serve))
+        // It has a token of its own.
+        .route("/v1/triggers/{name}/events", post(triggers::events))
         .merge(guarded)
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

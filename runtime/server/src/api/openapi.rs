@@ -4,7 +4,7 @@ use axum::response::Response;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
-use super::{batches, error, health, json_text, logs, plan, resource};
+use super::{batches, error, health, json_text, logs, plan, resource, triggers};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -14,7 +14,7 @@ use super::{batches, error, health, json_text, logs, plan, resource};
     ),
     paths(
         batches::create, batches::list, batches::get, batches::act, batches::delete,
-        batches::report, batches::spec, logs::logs, plan::of_batch, plan::of_submission,
+        batches::report, batches::spec, logs::logs, plan::of_batch, plan::of_submission, triggers::create_trigger, triggers::list, triggers::get, triggers::delete, triggers::act, triggers::events,
         health::healthz, health::readyz, health::metrics,
     ),
     components(schemas(resource::BatchResource, error::ErrorBody)),

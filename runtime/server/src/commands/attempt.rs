@@ -54,7 +54,7 @@ pub fn attempt(arguments: &Attempt) -> Exit {
             }
         }
     };
-    let report = work(&job, &server);
+    let report = work(&job, &arguments.folder, &server);
     match write_report(&arguments.folder, &report) {
         Ok(()) => Exit::Done,
         Err(error) => {
@@ -68,7 +68,7 @@ pub fn attempt(arguments: &Attempt) -> Exit {
 }
 
 /// The report, or the plan.
-fn work(job: &Job, server: &Arc<Server>) -> serde_json::Value {
+fn work(job: &Job, folder: &Path, server: &Arc<Server>) -> serde_json::Value {
     let (machine, gpus) = (Machine::detect(), Gpus::detect());
     let load =
         |sets: &[String]| submit::load(&job.submission, Some(known_machine(&machine, &gpus)), sets);
@@ -93,6 +93,14 @@ fn work(job: &Job, server: &Arc<Server>) -> serde_json::Value {
             forbidden.path, forbidden.message, forbidden.hint
         );
         return refusal(Kind::InvalidSpec, message);
+    }
+    if let Some(spec) = loaded
+        .spec
+        .as_mut()
+        .filter(|_| !job.submission.objects.is_empty())
+        && let Err(error) = lifecycle::write_object_table(spec, &job.submission.objects, folder)
+    {
+        return refusal(Kind::InvalidSpec, io_problem(&error));
     }
     let device = gpus.open(&loaded);
     let runtime = tokio::runtime::Builder::new_multi_thread()

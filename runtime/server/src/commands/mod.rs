@@ -9,6 +9,7 @@ pub mod run;
 pub mod serve;
 pub mod tokens;
 pub mod tpch;
+pub mod triggers;
 pub mod udf;
 pub mod validate;
 

@@ -115,6 +115,14 @@ impl LocationPolicy {
         found
     }
 
+    /// Why a location is not reached, if it is not.
+    pub fn refusal(&self, location: &str) -> Option<String> {
+        let mut found = Vec::new();
+        self.check_location("location", location, &mut found);
+        let forbidden = found.pop()?;
+        Some(format!("{}; {}", forbidden.message, forbidden.hint))
+    }
+
     fn check_location(&self, path: &str, location: &str, found: &mut Vec<Forbidden>) {
         let allowed = match local_path(location) {
             Some(local) => self.allows_path(&local),

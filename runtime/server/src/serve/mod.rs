@@ -17,6 +17,7 @@ pub mod submit;
 pub mod supervisor;
 pub mod tls;
 pub mod tokens;
+pub mod triggers;
 pub mod worker;
 
 use std::fs::{self, File};
@@ -31,6 +32,7 @@ use lifecycle::batches::{Batches, Policy};
 use lifecycle::queue::Capacity;
 use lifecycle::store::Store;
 use lifecycle::store::sql::SqlStore;
+use lifecycle::trigger::{Submitter, Triggers};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
@@ -41,6 +43,7 @@ use scheduler::Scheduler;
 use settings::{Settings, StoreSetting};
 use supervisor::Host;
 use tokens::Tokens;
+use triggers::Acceptor;
 
 /// How long requests that are being answered may go on at the end.
 const HTTP_DRAIN: Duration = Duration::from_secs(5);
@@ -104,10 +107,21 @@ pub async fn serve(settings: Settings) -> Result<(), String> {
     let address = listener.local_addr().map_err(|error| io_problem(&error))?;
     let (stop, stopping) = watch::channel(false);
     stop_on_signals(stop).map_err(|error| io_problem(&error))?;
+    let known = known_machine(&machine, &gpus);
+    let acceptor = Arc::new(Acceptor {
+        machine: known.clone(),
+        policy: settings.locations.clone(),
+        fair_label: settings.fair_label.clone(),
+        retention_ms: i64::try_from(settings.retention.as_millis()).unwrap_or(i64::MAX),
+    });
+    let submitter = Arc::<Acceptor>::clone(&acceptor) as Arc<dyn Submitter>;
+    let triggers = Arc::new(Triggers::new(batches.clone(), submitter));
     let app = api::router(api::Inner {
         batches: batches.clone(),
+        triggers: Arc::clone(&triggers),
+        acceptor,
         capacity,
-        machine: known_machine(&machine, &gpus),
+        machine: known,
         host,
         tokens,
         fair_label: settings.fair_label.clone(),
@@ -140,7 +154,11 @@ pub async fn serve(settings: Settings) -> Result<(), String> {
             })
         }
     };
+    let submitting = tokio::spawn(triggers::run(triggers, batches, stopping.clone()));
     scheduler.run(stopping, settings.drain).await;
+    if let Err(error) = submitting.await {
+        tracing::error!(%error, "the loop of triggers failed");
+    }
     match tokio::time::timeout(HTTP_DRAIN, http).await {
         Ok(Ok(Err(error))) => tracing::error!(%error, "the HTTP server failed"),
         Ok(Ok(Ok(()))) => {}

@@ -1,6 +1,7 @@
 //! From what a client sends to a batch that lifecycle takes.
 
-use batch_specs::{LoadOptions, Loaded, Problem, Severity};
+use batch_specs::{LoadOptions, Loaded, Problem, Severity, Spec};
+use indexmap::IndexMap;
 use lifecycle::batch::{BatchLimits, NewBatch, Submission, Wants};
 use serde_json::json;
 
@@ -86,7 +87,66 @@ pub fn load(
         sql_files: submission.sql_files.clone(),
         ..LoadOptions::default()
     };
-    batch_specs::load(&submission.spec, &options)
+    let mut loaded = batch_specs::load(&submission.spec, &options);
+    if let Some(spec) = &mut loaded.spec
+        && let Some(problem) = bind_locations(spec, &submission.event)
+    {
+        loaded.problems.push(problem);
+        loaded.spec = None;
+    }
+    loaded
+}
+
+/// Puts the values of an event in the places of locations that name them. A location is a
+/// value as a whole, so nothing in it is read as anything else; but for what it takes for a
+/// pattern, which is a problem.
+fn bind_locations(spec: &mut Spec, event: &IndexMap<String, String>) -> Option<Problem> {
+    let tables = spec.tables.iter_mut().enumerate();
+    let tables = tables.map(|(i, table)| (format!("tables[{i}].location"), &mut table.location));
+    let outputs = spec.stages.iter_mut().enumerate().filter_map(|(i, stage)| {
+        let output = stage.output.as_mut()?;
+        Some((format!("stages[{i}].output.location"), &mut output.location))
+    });
+    for (path, location) in tables.chain(outputs) {
+        let (bound, has_pattern) = bind_event(location, event);
+        if has_pattern {
+            return Some(Problem {
+                severity: Severity::Error,
+                code: "event-pattern".into(),
+                path,
+                line: 0,
+                column: 0,
+                message: "the event's object has `*` or `?` in its name, which a location takes for a pattern".into(),
+                hint: "read it through a table of its folder".into(),
+            });
+        }
+        *location = bound;
+    }
+    None
+}
+
+/// Replaces `${event.*}` once from left to right; what a value holds is not looked at again.
+/// Also whether a value holds what a location takes for a pattern.
+fn bind_event(text: &str, event: &IndexMap<String, String>) -> (String, bool) {
+    let (mut bound, mut has_pattern) = (String::new(), false);
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        let Some(length) = rest[start..].find('}') else {
+            break;
+        };
+        let name = &rest[start + 2..start + length];
+        bound.push_str(&rest[..start]);
+        match event.get(name) {
+            Some(value) => {
+                has_pattern |= value.contains(['*', '?']);
+                bound.push_str(value);
+            }
+            None => bound.push_str(&rest[start..=start + length]),
+        }
+        rest = &rest[start + length + 1..];
+    }
+    bound.push_str(rest);
+    (bound, has_pattern)
 }
 
 /// Checks everything about a submission that can be checked without touching its data.
@@ -121,6 +181,7 @@ pub fn check(
             "sets": submission.sets,
             "variables": submission.variables,
             "event": submission.event,
+            "objects": submission.objects,
         });
     }
     Checked {
@@ -266,6 +327,27 @@ mod tests {
         assert!(is_batch_id(&"a".repeat(63)) && !is_batch_id(&"a".repeat(64)));
         assert!(is_batch_id(&made_up_id("a")));
         assert!(is_batch_id(&made_up_id(&"long-name".repeat(7))));
+    }
+
+    #[test]
+    fn values_of_an_event_are_put_in_once() {
+        let event: IndexMap<String, String> =
+            [("event.key", "a/${event.stem} b"), ("event.stem", "s?")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into_iter()
+                .collect();
+        for (text, expected, has_pattern) in [
+            ("s3://l/${event.key}", "s3://l/a/${event.stem} b", false),
+            ("${event.stem}${event.key}", "s?a/${event.stem} b", true),
+            ("${other} ${event.key", "${other} ${event.key", false),
+            ("plain", "plain", false),
+        ] {
+            assert_eq!(
+                bind_event(text, &event),
+                (expected.to_owned(), has_pattern),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -16,3 +16,4 @@ mod security;
 mod server;
 mod shared_store;
 mod soak;
+mod triggers;

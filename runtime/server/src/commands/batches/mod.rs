@@ -32,22 +32,28 @@ pub fn run(arguments: &Batches) -> Exit {
             BatchesCommand::Delete(one) => block_on(act::delete(&client, one)),
         }
     });
-    match done {
-        Ok(exit) => exit,
-        Err(error) => {
-            if arguments.service.output == Output::Json && !error.body.is_null() {
-                // A program reads the service's own words.
-                if let Err(problem) = super::print_json(&error.body) {
-                    eprintln!("error: {problem}");
-                }
-            }
-            eprintln!("error: {}", error.message);
-            error.exit
-        }
-    }
+    told(done, arguments.service.output)
 }
 
-fn block_on<T>(work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
+/// The exit of a command, after telling why it failed.
+pub fn told(done: Result<Exit, ClientError>, output: Output) -> Exit {
+    let error = match done {
+        Ok(exit) => return exit,
+        Err(error) => error,
+    };
+    // A program reads the service's own words.
+    if output == Output::Json
+        && !error.body.is_null()
+        && let Err(problem) = super::print_json(&error.body)
+    {
+        eprintln!("error: {problem}");
+    }
+    eprintln!("error: {}", error.message);
+    error.exit
+}
+
+/// Runs what waits for a service.
+pub fn block_on<T>(work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -59,6 +65,6 @@ fn block_on<T>(work: impl Future<Output = Result<T, ClientError>>) -> Result<T, 
 }
 
 /// A failure to print.
-fn unprinted(error: std::io::Error) -> ClientError {
+pub fn unprinted(error: std::io::Error) -> ClientError {
     ClientError::new(Exit::Failed, error.to_string())
 }
