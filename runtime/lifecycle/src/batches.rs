@@ -4,8 +4,9 @@
 //! still the one that was read; else it starts over. Whoever dies in between has changed
 //! nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::batch::{Batch, Millis, NewBatch, Progress, Submission, Token, WorkerProcess};
 use crate::moves::{Outcome, Refusal};
-use crate::queue::{self, Capacity, Wait};
+use crate::queue::{self, Capacity, OpenBatch, Wait};
 use crate::retry::RetryPolicy;
 use crate::store::{Created, Store, StoreError};
 
@@ -71,9 +72,21 @@ impl Default for Policy {
 pub struct Batches {
     store: Arc<dyn Store>,
     policy: Policy,
-    /// Counts the changes that this process made.
+    /// Counts the changes that this process made, new batches included.
     changes: watch::Sender<u64>,
+    /// Counts the changes of batches that were there before.
+    moves: watch::Sender<u64>,
+    /// Counts what was added to logs.
+    logs: watch::Sender<u64>,
+    /// The queue as it was a moment ago, for telling why batches wait.
+    queue: Arc<Mutex<Option<QueueSeen>>>,
 }
+
+/// The queue, and when it was like that.
+type QueueSeen = (Instant, Arc<Vec<OpenBatch>>);
+
+/// How old the queue may be that reasons for waiting are told from.
+const QUEUE_AGE: Duration = Duration::from_millis(500);
 
 type Result<T, E = BatchError> = std::result::Result<T, E>;
 
@@ -84,6 +97,9 @@ impl Batches {
             store,
             policy,
             changes: watch::Sender::new(0),
+            moves: watch::Sender::new(0),
+            logs: watch::Sender::new(0),
+            queue: Arc::default(),
         }
     }
 
@@ -102,9 +118,30 @@ impl Batches {
         self.changes.subscribe()
     }
 
-    /// Wakes everybody who waits for a change.
+    /// Sees the changes of batches that were there before: their states and progress.
+    pub fn moves(&self) -> watch::Receiver<u64> {
+        self.moves.subscribe()
+    }
+
+    /// Sees that logs have grown.
+    pub fn logs(&self) -> watch::Receiver<u64> {
+        self.logs.subscribe()
+    }
+
+    /// Wakes everybody who waits for any change.
     pub fn announce(&self) {
         self.changes.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
+    /// Wakes everybody who waits for a batch to change.
+    fn announce_move(&self) {
+        self.moves.send_modify(|n| *n = n.wrapping_add(1));
+        self.announce();
+    }
+
+    /// Wakes everybody who follows a log.
+    pub fn announce_log(&self) {
+        self.logs.send_modify(|n| *n = n.wrapping_add(1));
     }
 
     /// Accepts a batch. The same submission under the same id or request id is the same
@@ -179,7 +216,7 @@ impl Batches {
             let batch = self.get(id).await?;
             batch.check_deletable()?;
             if self.store.delete(&batch).await? {
-                self.announce();
+                self.announce_move();
                 return Ok(());
             }
         }
@@ -200,7 +237,7 @@ impl Batches {
             if let Ok(token) = claimed
                 && self.store.replace(&mut batch).await?
             {
-                self.announce();
+                self.announce_move();
                 return Ok(Some((batch, token)));
             }
             // Somebody else was faster.
@@ -222,7 +259,7 @@ impl Batches {
         });
         let batch = renewed.await?;
         if is_news.load(Relaxed) {
-            self.announce();
+            self.announce_move();
         }
         Ok(batch)
     }
@@ -327,9 +364,25 @@ impl Batches {
         .await
     }
 
-    /// Why a batch waits, as a server sees it.
+    /// Why a batch waits, as a server sees it. The queue may be that of a moment ago.
     pub async fn wait_of(&self, id: &str, capacity: &Capacity) -> Result<Option<Wait>> {
-        let open = self.store.open().await?;
+        let kept = self
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let kept = kept.filter(|(since, open)| {
+            since.elapsed() < QUEUE_AGE && open.iter().any(|batch| batch.id == id)
+        });
+        let open = match kept {
+            Some((_, open)) => open,
+            None => {
+                let open = Arc::new(self.store.open().await?);
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                *queue = Some((Instant::now(), Arc::clone(&open)));
+                open
+            }
+        };
         Ok(queue::explain(&open, capacity, self.store.now().await?, id))
     }
 
@@ -339,7 +392,7 @@ impl Batches {
         make: impl Fn(&mut Batch, Millis) -> Result<(), Refusal>,
     ) -> Result<Batch> {
         let batch = self.change_quietly(id, make).await?;
-        self.announce();
+        self.announce_move();
         Ok(batch)
     }
 

@@ -73,6 +73,15 @@ impl Capacity {
         Some((Slot::Core, wants.cores.clamp(1, self.cores.max(1))))
     }
 
+    /// Whether anything may start beside what this server runs.
+    pub fn has_room<'a>(&self, running: impl Iterator<Item = &'a Wants> + Clone) -> bool {
+        [Slot::Core, Slot::Gpu].into_iter().any(|slot| {
+            let amounts = running.clone().filter_map(|wants| self.slot_of(wants));
+            let used: u32 = amounts.filter(|(of, _)| *of == slot).map(|(_, n)| n).sum();
+            used < self.all_of(slot)
+        })
+    }
+
     fn all_of(&self, slot: Slot) -> u32 {
         match slot {
             Slot::Core => self.cores.max(1),
@@ -295,6 +304,29 @@ mod tests {
         batch.wants.gpu_milli = milli;
         batch.wants.may_fall_back = may_fall_back;
         batch
+    }
+
+    #[test]
+    fn a_full_server_looks_for_nothing() {
+        let one = Wants {
+            cores: 1,
+            ..Wants::default()
+        };
+        let half = Wants {
+            gpu: Some("l4".into()),
+            gpu_milli: 500,
+            ..Wants::default()
+        };
+        for (running, gpus, has_room) in [
+            (vec![], 0, true),
+            (vec![&one], 0, true),
+            (vec![&one, &one], 0, false),
+            (vec![&one, &one], 1, true),
+            (vec![&one, &one, &half], 1, true),
+            (vec![&one, &one, &half, &half], 1, false),
+        ] {
+            assert_eq!(here(2, gpus).has_room(running.into_iter()), has_room);
+        }
     }
 
     #[test]

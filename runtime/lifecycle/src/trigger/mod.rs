@@ -59,6 +59,18 @@ pub enum Source {
     /// They are posted to `/v1/triggers/NAME/events`, as MinIO, Google's Pub/Sub push and
     /// EventBridge's API destinations do.
     Webhook {},
+    /// A queue of Amazon SQS.
+    Sqs {
+        /// Its address.
+        queue_url: String,
+        /// Its region.
+        region: String,
+        /// What the environment variables with its credentials begin with: `LAKE` reads
+        /// `LAKE_ACCESS_KEY_ID`, `LAKE_SECRET_ACCESS_KEY` and, where there is one,
+        /// `LAKE_SESSION_TOKEN`.
+        #[serde(default = "default_credentials")]
+        credentials: String,
+    },
     /// A location is listed again and again.
     Poll {
         /// The folder, such as `s3://lake/in/`.
@@ -67,6 +79,10 @@ pub enum Source {
         #[serde(default = "default_interval")]
         interval: batch_specs::Duration,
     },
+}
+
+fn default_credentials() -> String {
+    "AWS".into()
 }
 
 fn default_interval() -> batch_specs::Duration {

@@ -150,7 +150,8 @@ pub async fn create(
         true => StatusCode::CREATED,
         false => StatusCode::OK,
     };
-    Ok((code, shown(&app, &submitted.batch).await?).into_response())
+    // Why it waits is told when it is asked for: a long queue makes no submit slow.
+    Ok((code, json(BatchResource::of(&submitted.batch, None))).into_response())
 }
 
 async fn shown(app: &App, batch: &Batch) -> Result<Response, ApiError> {
@@ -195,7 +196,7 @@ pub async fn get(
         }
     };
     let deadline = tokio::time::Instant::now() + wait;
-    let mut changes = app.batches.changes();
+    let mut changes = app.batches.moves();
     let mut stop = app.stop.clone();
     loop {
         changes.mark_unchanged();

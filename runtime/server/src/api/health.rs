@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use lifecycle::store::ledger::EventState;
 
 use super::App;
 use super::error::{ApiError, Status};
@@ -63,9 +64,63 @@ pub async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
         "warpline_queue_oldest_seconds {}",
         oldest as f64 / 1e3
     );
+    triggers(&app, now, &mut text).await?;
     FIGURES.write(&mut text);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// Events of each trigger, and how far it lags behind. Names of triggers hold nothing that
+/// would have to be escaped.
+async fn triggers(app: &App, now: i64, text: &mut String) -> Result<(), ApiError> {
+    let store = app.batches.store();
+    let (mut events, mut repeated, mut lags) = (String::new(), String::new(), String::new());
+    for trigger in store.triggers().await? {
+        let name = &trigger.name;
+        let mut n_repeated = 0;
+        for (state, n, again) in store.event_counts(name).await? {
+            let state = state.name();
+            let _ = writeln!(
+                events,
+                "warpline_trigger_events{{trigger=\"{name}\",state=\"{state}\"}} {n}"
+            );
+            n_repeated += again;
+        }
+        let _ = writeln!(
+            repeated,
+            "warpline_trigger_events_repeated{{trigger=\"{name}\"}} {n_repeated}"
+        );
+        let oldest = store.events(name, EventState::Pending, 1).await?;
+        let lag = oldest
+            .first()
+            .map_or(0, |entry| (now - entry.received_ms).max(0));
+        let _ = writeln!(
+            lags,
+            "warpline_trigger_lag_seconds{{trigger=\"{name}\"}} {}",
+            lag as f64 / 1e3
+        );
+    }
+    for (name, about, lines) in [
+        (
+            "warpline_trigger_events",
+            "Events of a trigger by state.",
+            events,
+        ),
+        (
+            "warpline_trigger_events_repeated",
+            "Deliveries of events that were known.",
+            repeated,
+        ),
+        (
+            "warpline_trigger_lag_seconds",
+            "Age of the oldest event that waits.",
+            lags,
+        ),
+    ] {
+        head(text, name, "gauge", about);
+        text.push_str(&lines);
+    }
+    Ok(())
 }
 
 /// The two lines before a figure.

@@ -20,8 +20,10 @@ use crate::serve::tokens::Caller;
 
 /// Bytes of one part.
 const PART_BYTES: usize = 256 << 10;
-/// How often a log that grows is looked at.
-const LOOK: Duration = Duration::from_millis(400);
+/// How often a log is looked at that another server may write.
+const SHARED_LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked at for all that nobody has told.
+const LOOK: Duration = Duration::from_secs(15);
 
 /// Which part of which log.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -169,7 +171,14 @@ impl Follower {
 
     async fn next(&mut self) -> Option<Event> {
         let mut stop = self.app.stop.clone();
+        let (mut moves, mut logs) = (self.app.batches.moves(), self.app.batches.logs());
+        let look = match self.app.batches.store().is_shared() {
+            true => SHARED_LOOK,
+            false => LOOK,
+        };
         loop {
+            moves.mark_unchanged();
+            logs.mark_unchanged();
             if let Some(event) = self.ready.pop() {
                 return Some(event);
             }
@@ -182,7 +191,9 @@ impl Follower {
                 Err(_) => return None,
                 Ok(false) => {
                     tokio::select! {
-                        () = tokio::time::sleep(LOOK) => {}
+                        _ = logs.changed() => {}
+                        _ = moves.changed() => {}
+                        () = tokio::time::sleep(look) => {}
                         _ = stop.changed() => {}
                     }
                 }

@@ -128,6 +128,7 @@ impl Writer {
             Ok(()) => {
                 self.offset += self.pending.len() as i64;
                 self.pending.clear();
+                self.batches.announce_log();
             }
             Err(error) => tracing::warn!(batch = self.batch_id, %error, "log lines wait"),
         }

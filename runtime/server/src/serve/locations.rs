@@ -85,25 +85,17 @@ impl LocationPolicy {
             }
         }
         for (i, storage) in spec.storage.iter().enumerate() {
-            if let Some(endpoint) = &storage.endpoint {
-                let bare = endpoint.trim_end_matches('/');
-                let is_known = self
-                    .endpoints
-                    .iter()
-                    .any(|e| e.trim_end_matches('/') == bare);
-                if !is_known {
-                    found.push(Forbidden {
-                        path: format!("storage[{i}].endpoint"),
-                        message: format!(
-                            "this server reaches no object store at `{}`",
-                            cut(endpoint)
-                        ),
-                        hint: "the operator lists addresses in `endpoints`".into(),
-                    });
-                }
+            if let Some(endpoint) = &storage.endpoint
+                && !self.allows_endpoint(endpoint)
+            {
+                found.push(Forbidden {
+                    path: format!("storage[{i}].endpoint"),
+                    message: format!("this server reaches no object store at `{}`", cut(endpoint)),
+                    hint: "the operator lists addresses in `endpoints`".into(),
+                });
             }
             if let Some(Credentials::Env(prefix)) = &storage.credentials
-                && !self.credentials.contains(prefix)
+                && !self.lends(prefix)
             {
                 found.push(Forbidden {
                     path: format!("storage[{i}].credentials"),
@@ -113,6 +105,19 @@ impl LocationPolicy {
             }
         }
         found
+    }
+
+    /// Whether a service at this address may be reached.
+    pub fn allows_endpoint(&self, endpoint: &str) -> bool {
+        let bare = endpoint.trim_end_matches('/');
+        self.endpoints
+            .iter()
+            .any(|known| known.trim_end_matches('/') == bare)
+    }
+
+    /// Whether credentials may be used by their name.
+    pub fn lends(&self, credentials: &str) -> bool {
+        self.credentials.iter().any(|known| known == credentials)
     }
 
     /// Why a location is not reached, if it is not.

@@ -6,6 +6,7 @@
 //! scheduler -+--> supervisor --pipes--> `warpline attempt`, a process for each attempt
 //! ```
 
+pub mod aws_signature;
 pub mod batch_log;
 pub mod figures;
 pub mod locations;
@@ -13,6 +14,7 @@ pub mod outcome;
 pub mod process;
 pub mod scheduler;
 pub mod settings;
+pub mod sqs;
 pub mod submit;
 pub mod supervisor;
 pub mod tls;
@@ -90,7 +92,13 @@ pub async fn serve(settings: Settings) -> Result<(), String> {
         program: std::env::current_exe().map_err(|error| io_problem(&error))?,
         scratch: scratch.clone(),
         policy: settings.locations.clone(),
-        memory_mib: machine.memory_bytes.map(|bytes| bytes >> 20),
+        memory_mib: [
+            machine.memory_bytes.map(|bytes| bytes >> 20),
+            settings.worker_memory_mib,
+        ]
+        .into_iter()
+        .flatten()
+        .min(),
     });
     let scheduler = Scheduler::new(batches.clone(), capacity.clone(), usable, Arc::clone(&host));
     scheduler.recover().await?;
@@ -116,6 +124,7 @@ pub async fn serve(settings: Settings) -> Result<(), String> {
     });
     let submitter = Arc::<Acceptor>::clone(&acceptor) as Arc<dyn Submitter>;
     let triggers = Arc::new(Triggers::new(batches.clone(), submitter));
+    let reading = Arc::clone(&acceptor);
     let app = api::router(api::Inner {
         batches: batches.clone(),
         triggers: Arc::clone(&triggers),
@@ -154,7 +163,7 @@ pub async fn serve(settings: Settings) -> Result<(), String> {
             })
         }
     };
-    let submitting = tokio::spawn(triggers::run(triggers, batches, stopping.clone()));
+    let submitting = tokio::spawn(triggers::run(triggers, reading, batches, stopping.clone()));
     scheduler.run(stopping, settings.drain).await;
     if let Err(error) = submitting.await {
         tracing::error!(%error, "the loop of triggers failed");

@@ -13,6 +13,7 @@ use lifecycle::batches::Batches;
 use lifecycle::queue::Capacity;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::process;
 use super::supervisor::{Attempt, Host};
@@ -21,6 +22,8 @@ use super::supervisor::{Attempt, Host};
 const SHARED_LOOK: Duration = Duration::from_secs(1);
 /// The longest sleep: what is overdue is forgotten by then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// How soon after a change it is looked what is due.
+const AFTER_CHANGE: Duration = Duration::from_secs(1);
 /// The wait after a store has failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 /// How long a worker that was killed may take to be gone.
@@ -53,7 +56,7 @@ impl Scheduler {
         for batch in held.map_err(|error| error.to_string())? {
             let Some(lease) = &batch.lease else { continue };
             if let Some(worker) = lease.worker {
-                let since = tokio::time::Instant::now();
+                let since = Instant::now();
                 while process::is_alive(worker) {
                     process::kill_group(worker.pid);
                     if since.elapsed() > KILL_PATIENCE {
@@ -85,21 +88,22 @@ impl Scheduler {
         let mut changes = self.batches.changes();
         let mut attempts: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<tokio::task::Id, (Batch, Token)> = HashMap::new();
+        let mut sweep_at = Instant::now();
         while !*stop.borrow() {
-            let sleep = match self.round(&mut attempts, &mut running).await {
-                Ok(sleep) => sleep,
-                Err(error) => {
-                    tracing::warn!(%error, "the store is tried again");
-                    AFTER_FAILURE
-                }
-            };
+            if let Err(error) = self.round(&mut attempts, &mut running, &mut sweep_at).await {
+                tracing::warn!(%error, "the store is tried again");
+                sweep_at = Instant::now() + AFTER_FAILURE;
+            }
             tokio::select! {
-                _ = changes.changed() => {}
+                _ = changes.changed() => {
+                    // It may have brought something that is due sooner.
+                    sweep_at = sweep_at.min(Instant::now() + AFTER_CHANGE);
+                }
                 _ = stop.changed() => {}
                 Some(ended) = attempts.join_next_with_id() => {
                     running.remove(&id_of(&ended));
                 }
-                () = tokio::time::sleep(sleep) => {}
+                () = tokio::time::sleep_until(sweep_at) => {}
             }
         }
         if !attempts.is_empty() {
@@ -121,14 +125,25 @@ impl Scheduler {
         }
     }
 
-    /// Claims and starts what there is room for. Returns how long nothing is due.
+    /// Does what is due, and claims and starts what there is room for. `sweep_at` is when
+    /// something is due, as far as is known.
     async fn round(
         &self,
         attempts: &mut JoinSet<()>,
         running: &mut HashMap<tokio::task::Id, (Batch, Token)>,
-    ) -> Result<Duration, lifecycle::batches::BatchError> {
-        let next = self.batches.sweep().await?;
-        while let Some((batch, token)) = self.batches.claim_next(&self.capacity).await? {
+        sweep_at: &mut Instant,
+    ) -> Result<(), lifecycle::batches::BatchError> {
+        if *sweep_at <= Instant::now() {
+            *sweep_at = Instant::now() + self.sweep().await?;
+        }
+        // A long queue is not read while nothing of it could start.
+        while self
+            .capacity
+            .has_room(running.values().map(|(batch, _)| &batch.wants))
+        {
+            let Some((batch, token)) = self.batches.claim_next(&self.capacity).await? else {
+                break;
+            };
             let share = self.take_gpu(&batch);
             let attempt = Attempt {
                 batch: batch.clone(),
@@ -144,12 +159,19 @@ impl Scheduler {
             });
             running.insert(task.id(), (batch, token));
         }
+        Ok(())
+    }
+
+    /// Does what is due; the time until the next.
+    async fn sweep(&self) -> Result<Duration, lifecycle::batches::BatchError> {
         let longest = if self.batches.store().is_shared() {
             SHARED_LOOK
         } else {
             LONGEST_SLEEP
         };
-        let Some(next) = next else { return Ok(longest) };
+        let Some(next) = self.batches.sweep().await? else {
+            return Ok(longest);
+        };
         let wait = next - self.batches.store().now().await?;
         // A little later than due is due for sure.
         Ok(longest.min(Duration::from_millis(wait.max(0).unsigned_abs() + 1)))

@@ -33,6 +33,8 @@ struct File {
     credentials: Vec<String>,
     /// Cores for batches on the CPU.
     cpu_slots: Option<u32>,
+    /// Memory that no attempt may hold more of, whatever its spec says, such as `16g`.
+    worker_memory: Option<batch_specs::MemorySize>,
     /// How long an ended batch is kept, such as `30d`.
     retention: Option<batch_specs::Duration>,
     /// How long a server may be silent before others run its batches.
@@ -79,6 +81,8 @@ pub struct Settings {
     pub locations: LocationPolicy,
     /// Cores for batches on the CPU; all of them unless given.
     pub cpu_slots: Option<u32>,
+    /// Memory that no attempt may hold more of.
+    pub worker_memory_mib: Option<u64>,
     /// How long an ended batch is kept.
     pub retention: Duration,
     /// How long a server may be silent.
@@ -161,6 +165,7 @@ impl Settings {
             tls: file.tls,
             locations: LocationPolicy::new(&locations, file.endpoints, file.credentials)?,
             cpu_slots: arguments.cpu_slots.or(file.cpu_slots),
+            worker_memory_mib: file.worker_memory.map(|size| size.bytes() >> 20),
             retention: seconds(file.retention, 30 * 86_400),
             lease,
             drain: seconds(file.drain, 30),

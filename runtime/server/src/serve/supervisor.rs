@@ -136,6 +136,7 @@ impl Attempt {
             tracing::warn!(folder = %folder.display(), %error, "the attempt's folder stays");
         }
         self.batches.announce();
+        self.batches.announce_log();
     }
 
     fn progress(&self) -> Progress {
@@ -246,7 +247,7 @@ impl Attempt {
         let mut beats = interval(lease / 3);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looks = interval(MEMORY_LOOK);
-        let mut changes = self.batches.changes();
+        let mut changes = self.batches.moves();
         let ttl = self
             .batch
             .limits

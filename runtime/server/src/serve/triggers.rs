@@ -1,5 +1,6 @@
 //! Triggers on this server: how their batches are accepted, and the loop that submits them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,11 @@ use lifecycle::batches::Batches;
 use lifecycle::trigger::event::{EventKind, ObjectEvent};
 use lifecycle::trigger::{Source, Submitter, Trigger, TriggerSpec, Triggers, loop_through};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use url::Url;
 
 use super::locations::LocationPolicy;
+use super::sqs::{self, Queue};
 use super::submit::{self, FieldViolation, Names, is_batch_id};
 
 /// How often triggers are looked at while there are any.
@@ -101,6 +105,53 @@ fn sample() -> ObjectEvent {
 }
 
 impl Acceptor {
+    /// The queue of a source that is one; an error names the field that is wrong. Amazon's own
+    /// address is open to all, another has to be listed, and so have credentials.
+    pub fn queue(&self, source: &Source) -> Result<Option<Queue>, (&'static str, String)> {
+        let Source::Sqs {
+            queue_url,
+            region,
+            credentials,
+        } = source
+        else {
+            return Ok(None);
+        };
+        let told = |problem: &str| ("source.sqs.queue_url", problem.to_owned());
+        let url = Url::parse(queue_url).map_err(|_| told("it is not the address of a queue"))?;
+        let is_plain =
+            url.query().is_none() && url.username().is_empty() && url.password().is_none();
+        if !is_plain || url.path().len() < 2 {
+            return Err(told("it is not the address of a queue"));
+        }
+        let is_region = region
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-');
+        if region.is_empty() || !is_region {
+            return Err((
+                "source.sqs.region",
+                "it is not a region such as eu-west-1".into(),
+            ));
+        }
+        let own = format!("https://sqs.{region}.amazonaws.com");
+        let origin = url.origin().ascii_serialization();
+        if origin != own && !self.policy.allows_endpoint(&origin) {
+            return Err(told(
+                "this server reaches no queue there; the operator lists addresses in `endpoints`",
+            ));
+        }
+        if !self.policy.lends(credentials) {
+            let problem = format!(
+                "this server lends no credentials called `{credentials}`; the operator lists their names in `credentials`"
+            );
+            return Err(("source.sqs.credentials", problem));
+        }
+        Ok(Some(Queue {
+            url,
+            region: region.clone(),
+            credentials: credentials.clone(),
+        }))
+    }
+
     /// Everything that is wrong with a new trigger.
     pub fn check(&self, spec: &TriggerSpec, others: &[TriggerSpec]) -> Vec<FieldViolation> {
         let mut found = Vec::new();
@@ -135,6 +186,9 @@ impl Acceptor {
                     "it is 0, so it would list without a pause".into(),
                 );
             }
+        }
+        if let Err((field, problem)) = self.queue(&spec.source) {
+            wrong(field, "queue", problem);
         }
         for (field, n) in [
             ("limits.in_flight", spec.limits.in_flight),
@@ -200,14 +254,23 @@ fn outputs(text: &str) -> Vec<String> {
     outputs.map(|output| output.location).collect()
 }
 
-/// Submits what triggers ask for, until told to stop. With no trigger it sleeps until a
-/// change.
-pub async fn run(triggers: Arc<Triggers>, batches: Batches, mut stop: watch::Receiver<bool>) {
+/// Submits what triggers ask for, and reads their queues, until told to stop. With no trigger
+/// it sleeps until a change.
+pub async fn run(
+    triggers: Arc<Triggers>,
+    acceptor: Arc<Acceptor>,
+    batches: Batches,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut changes = batches.changes();
+    let mut readers = Readers::default();
     while !*stop.borrow() {
         changes.mark_unchanged();
         let any = match batches.store().triggers().await {
-            Ok(all) => all.iter().any(|trigger| trigger.paused.is_none()),
+            Ok(all) => {
+                readers.fit(&all, &acceptor, &triggers, &stop);
+                !all.is_empty()
+            }
             Err(_) => true,
         };
         if any && let Err(error) = triggers.advance().await {
@@ -218,6 +281,51 @@ pub async fn run(triggers: Arc<Triggers>, batches: Batches, mut stop: watch::Rec
             () = tokio::time::sleep(LOOK), if any => {}
             () = tokio::time::sleep(IDLE_LOOK), if !any && batches.store().is_shared() => {}
             _ = changes.changed(), if !any => {}
+        }
+    }
+    readers.end().await;
+}
+
+/// A task for each queue that is read.
+#[derive(Default)]
+struct Readers {
+    /// By trigger; with what it reads, since a trigger may be made anew under its name.
+    running: HashMap<String, (i64, JoinHandle<()>)>,
+}
+
+impl Readers {
+    /// Starts what is missing and ends what is no longer wanted.
+    fn fit(
+        &mut self,
+        all: &[Trigger],
+        acceptor: &Acceptor,
+        triggers: &Arc<Triggers>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        self.running.retain(|name, (made, task)| {
+            let is_wanted = all
+                .iter()
+                .any(|trigger| trigger.name == *name && trigger.created_ms == *made);
+            if !is_wanted {
+                task.abort();
+            }
+            is_wanted && !task.is_finished()
+        });
+        for trigger in all {
+            // What was allowed when it was made may be allowed no more.
+            let Ok(Some(queue)) = acceptor.queue(&trigger.spec.source) else {
+                continue;
+            };
+            self.running.entry(trigger.name.clone()).or_insert_with(|| {
+                let read = sqs::run(queue, trigger.clone(), Arc::clone(triggers), stop.clone());
+                (trigger.created_ms, tokio::spawn(read))
+            });
+        }
+    }
+
+    async fn end(self) {
+        for (_, (_, task)) in self.running {
+            let _ = task.await;
         }
     }
 }

@@ -147,3 +147,32 @@ async fn what_does_not_end_in_time_is_given_back() {
     Server::expect(server.post("/v1/batches/long:cancel").await, 200);
     assert_eq!(server.end_of("long").await["state"], "CANCELLED");
 }
+
+#[tokio::test]
+async fn an_attempt_that_takes_too_much_memory_is_killed_and_tried_once_more_in_small() {
+    let mut server = Server::prepare(&["--cpu-slots", "1"]);
+    let settings = server.folder().join("server.yaml");
+    std::fs::write(&settings, "worker_memory: 10m\n").unwrap();
+    server.add_argument("--config");
+    server.add_argument(&settings.display().to_string());
+    server.launch();
+    server.accept("large", &long(&server.lake(), "out")).await;
+    let batch = server.end_of("large").await;
+    assert_eq!(batch["state"], "FAILED", "{batch:#}");
+    assert_eq!(batch["failure"]["kind"], "out_of_resources");
+    assert!(
+        batch["state_message"]
+            .as_str()
+            .unwrap()
+            .contains("may hold 10 MiB"),
+        "{batch:#}"
+    );
+    let attempts = batch["attempts"].as_array().unwrap();
+    let reduced: Vec<_> = attempts
+        .iter()
+        .map(|attempt| attempt["is_reduced"].clone())
+        .collect();
+    assert_eq!(reduced, [false, true]);
+    wait_until("end of the worker", || server.workers().is_empty());
+    assert!(data_files(&server.lake(), "out").is_empty());
+}

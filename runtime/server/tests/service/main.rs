@@ -11,6 +11,7 @@ mod postgres_server;
 mod api;
 mod client;
 mod ending;
+mod infra;
 mod recovery;
 mod security;
 mod server;

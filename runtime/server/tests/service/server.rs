@@ -19,6 +19,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Server {
     folder: TempDir,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     process: Option<Child>,
     port: u16,
     scheme: &'static str,
@@ -47,6 +48,7 @@ impl Server {
         Server {
             folder,
             arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+            environment: Vec::new(),
             process: None,
             port: free_port(),
             scheme: "http",
@@ -92,6 +94,10 @@ impl Server {
         self.arguments.push(argument.to_owned());
     }
 
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Specs may also reach what another server's may.
     pub fn add_location(&mut self, location: &Path) {
         self.add_argument("--location");
@@ -109,6 +115,7 @@ impl Server {
             .arg("--location")
             .arg(self.lake())
             .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .env_remove("WARPLINE_LOG")
             .env_remove("WARPLINE_STORE")
             .env_remove("WARPLINE_TOKEN_FILE")

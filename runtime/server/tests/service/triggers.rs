@@ -370,3 +370,201 @@ async fn the_sample_of_the_readme_is_accepted() {
     let (status, answer) = make(&server, sample.expect("a sample")).await;
     assert_eq!(status, 201, "{answer:#}");
 }
+
+/// moto's server, which has S3 and SQS and sends the one's notifications to the other.
+struct Moto {
+    process: std::process::Child,
+    url: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Moto {
+    /// None when the package is not installed and need not be.
+    async fn start() -> Option<Moto> {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(std::path::PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| std::path::Path::new(&home).join(".cache"));
+        let tool = cache.or(home)?.join("warpline/tools/moto-5.2.5");
+        if !tool.join("moto").exists() {
+            let told = "moto is not installed; infra/install-test-tools installs it";
+            assert!(
+                std::env::var_os("WARPLINE_REQUIRE_MOTO").is_none(),
+                "{told}"
+            );
+            eprintln!("skipped: {told}");
+            return None;
+        }
+        let port = crate::server::free_port();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let process = std::process::Command::new("python3")
+            .args([
+                "-c",
+                "from moto.server import main; main()",
+                "-H",
+                "127.0.0.1",
+                "-p",
+                &port.to_string(),
+            ])
+            .env("PYTHONPATH", &tool)
+            .current_dir(folder.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("python3 starts");
+        let moto = Moto {
+            process,
+            url: format!("http://127.0.0.1:{port}"),
+            _folder: folder,
+        };
+        crate::support::wait_until("answer of moto", || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Some(moto)
+    }
+
+    async fn sqs(&self, action: &str, body: Value) -> Value {
+        let answer = reqwest::Client::new()
+            .post(format!("{}/", self.url))
+            .header("x-amz-target", format!("AmazonSQS.{action}"))
+            .header("content-type", "application/x-amz-json-1.0")
+            .header("authorization", "AWS4-HMAC-SHA256 Credential=t/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0")
+            .body(body.to_string())
+            .send()
+            .await
+            .expect("an answer");
+        assert!(
+            answer.status().is_success(),
+            "{action}: {}",
+            answer.status()
+        );
+        answer.json().await.unwrap_or(Value::Null)
+    }
+
+    async fn s3(&self, path: &str, body: &str) {
+        let url = format!("{}/{path}", self.url);
+        let put = reqwest::Client::new()
+            .put(url)
+            .body(body.to_owned())
+            .send()
+            .await
+            .expect("an answer");
+        assert!(put.status().is_success(), "{path}: {}", put.status());
+    }
+
+    async fn messages(&self, queue: &str) -> u64 {
+        let names = json!([
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesNotVisible"
+        ]);
+        let asked = json!({"QueueUrl": queue, "AttributeNames": names});
+        let answer = self.sqs("GetQueueAttributes", asked).await;
+        let n = |name: &str| {
+            answer["Attributes"][name]
+                .as_str()
+                .and_then(|n| n.parse::<u64>().ok())
+        };
+        n("ApproximateNumberOfMessages").unwrap_or(0)
+            + n("ApproximateNumberOfMessagesNotVisible").unwrap_or(0)
+    }
+}
+
+#[tokio::test]
+async fn an_object_put_into_a_bucket_starts_a_batch_through_a_queue() {
+    let Some(moto) = Moto::start().await else {
+        return;
+    };
+    let made = moto
+        .sqs("CreateQueue", json!({"QueueName": "arrivals"}))
+        .await;
+    let queue = made["QueueUrl"].as_str().expect("a queue").to_owned();
+    moto.s3("lake", "").await;
+    moto.s3(
+        "lake?notification",
+        "<NotificationConfiguration><QueueConfiguration><Queue>arn:aws:sqs:us-east-1:123456789012:arrivals</Queue>\
+         <Event>s3:ObjectCreated:*</Event></QueueConfiguration></NotificationConfiguration>",
+    )
+    .await;
+
+    let mut server = Server::prepare(&["--cpu-slots", "2", "--location", "s3://lake/"]);
+    let settings = server.folder().join("server.yaml");
+    std::fs::write(
+        &settings,
+        format!("endpoints: [\"{}\"]\ncredentials: [MOTO]\n", moto.url),
+    )
+    .unwrap();
+    server.add_argument("--config");
+    server.add_argument(&settings.display().to_string());
+    server.set_env("MOTO_ACCESS_KEY_ID", "test");
+    server.set_env("MOTO_SECRET_ACCESS_KEY", "test");
+    server.launch();
+    let text = |queue: &str, credentials: &str| {
+        let source = format!(
+            "{{sqs: {{queue_url: \"{queue}\", region: us-east-1, credentials: {credentials}}}}}"
+        );
+        copying(&server, &source, "match: {bucket: lake, prefix: in/, suffix: .csv}")
+            .replace(&format!("{}/${{event.key}}", server.lake().display()), "${event.location}")
+            .replace(
+                "  tables:",
+                &format!("  storage:\n    - {{prefix: \"s3://lake/\", endpoint: \"{}\", region: us-east-1, credentials: {{env: MOTO}}}}\n  tables:", moto.url),
+            )
+    };
+    for (queue, credentials, field) in [
+        ("http://127.0.0.1:1/1/q", "MOTO", "source.sqs.queue_url"),
+        ("nonsense", "MOTO", "source.sqs.queue_url"),
+        (queue.as_str(), "AWS", "source.sqs.credentials"),
+    ] {
+        let (status, refused) = make(&server, &text(queue, credentials)).await;
+        assert_eq!(status, 400, "{refused:#}");
+        assert_eq!(
+            refused["error"]["field_violations"][0]["field"], field,
+            "{refused:#}"
+        );
+    }
+    let (status, trigger) = make(&server, &text(&queue, "MOTO")).await;
+    assert_eq!(status, 201, "{trigger:#}");
+
+    let names = ["plain", "with space", "a+b", "a%3Ab", "it's;&", "grüße"];
+    for name in names {
+        let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+        moto.s3(&format!("lake/in/{name}.csv"), "a\n7\n").await;
+    }
+    moto.s3("lake/elsewhere/x.csv", "a\n7\n").await;
+    let body = json!({"QueueUrl": queue, "MessageBody": "not json"});
+    moto.sqs("SendMessage", body).await;
+    let trigger = wait_for(&server, "submitted events", |trigger| {
+        count(trigger, "SUBMITTED") == names.len() as u64 && count(trigger, "DEAD") == 1
+    })
+    .await;
+    assert!(
+        trigger["dead"].to_string().contains("none that is known"),
+        "{trigger:#}"
+    );
+    let list = Server::expect(server.get("/v1/batches").await, 200);
+    assert_eq!(list["batches"].as_array().unwrap().len(), names.len());
+    for batch in list["batches"].as_array().unwrap() {
+        let end = server.end_of(batch["batch_id"].as_str().unwrap()).await;
+        assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
+    }
+    for name in names {
+        assert_eq!(
+            data_files(&server.lake(), &format!("out/{name}")).len(),
+            1,
+            "{name}"
+        );
+    }
+    // What is in the ledger is no longer in the queue.
+    let since = std::time::Instant::now();
+    while moto.messages(&queue).await > 0 {
+        assert!(
+            since.elapsed() < crate::server::PATIENCE,
+            "messages stay in the queue"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
