@@ -9,6 +9,7 @@ pub mod extract;
 pub mod health;
 pub mod logs;
 pub mod openapi;
+pub mod page;
 pub mod plan;
 pub mod resource;
 pub mod triggers;
@@ -104,6 +105,9 @@ pub fn router(inner: Inner) -> Router {
         .route("/metrics", get(health::metrics))
         .route_layer(middleware::from_fn_with_state(app.clone(), admit));
     Router::new()
+        .route("/", get(page::index))
+        .route("/page.js", get(page::script))
+        .route("/page.css", get(page::style))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/openapi.json", get(openapi::serve))

@@ -117,6 +117,9 @@ impl Settings {
             .or_else(|| env("WARPLINE_DATA_DIR").map(PathBuf::from))
             .or(file.data_dir)
             .unwrap_or_else(default_data_dir);
+        // Attempts run in folders of their own, from where a relative path leads elsewhere.
+        let data_dir = std::path::absolute(&data_dir)
+            .map_err(|error| format!("`{}`: {}", data_dir.display(), io_problem(&error)))?;
         let store = arguments.store.clone().or_else(|| env("WARPLINE_STORE"));
         let store = match store.or(file.store).as_deref() {
             None | Some("sqlite") => StoreSetting::Sqlite,

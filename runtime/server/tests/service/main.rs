@@ -12,6 +12,7 @@ mod api;
 mod client;
 mod ending;
 mod infra;
+mod page;
 mod recovery;
 mod security;
 mod server;

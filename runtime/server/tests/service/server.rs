@@ -111,7 +111,9 @@ impl Server {
             .arg("serve")
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
             .arg("--data-dir")
-            .arg(self.data_dir())
+            // From where it starts; attempts run elsewhere.
+            .arg("data")
+            .current_dir(self.folder.path())
             .arg("--location")
             .arg(self.lake())
             .args(&self.arguments)
