@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::ledger::{EventState, LedgerEntry};
 use super::memory::MemoryStore;
 use super::postgres_server::PostgresServer;
 use super::sql::SqlStore;
@@ -11,6 +12,8 @@ use super::{Created, Query, Store, StoreError};
 use crate::batch::{Batch, BatchLimits, NewBatch, Submission, Wants};
 use crate::filter::Filter;
 use crate::state::BatchState;
+use crate::trigger::Trigger;
+use crate::trigger::event::{EventKind, ObjectEvent};
 
 const LEASE: i64 = 1_000;
 
@@ -70,6 +73,8 @@ async fn contract(store: &dyn Store) {
     open_batches_and_overdue_ones_are_found(store).await;
     logs_have_offsets_and_reports_replace_each_other(store).await;
     a_deleted_batch_leaves_nothing(store).await;
+    triggers_are_replaced_only_as_they_were_read(store).await;
+    an_event_is_kept_once_and_moves_once(store).await;
 }
 
 async fn creating_is_atomic_and_names_are_taken_once(store: &dyn Store) {
@@ -249,6 +254,145 @@ async fn a_deleted_batch_leaves_nothing(store: &dyn Store) {
         Created::New
     );
     assert_eq!(ids(store, "batch_id = first", None).await, ["first"]);
+}
+
+fn trigger(name: &str) -> Trigger {
+    let spec = json!({"name": name, "source": {"webhook": {}}, "batch": "it's \u{0} ü"});
+    Trigger {
+        name: name.into(),
+        version: 0,
+        owner: "ada".into(),
+        spec: serde_json::from_value(spec).unwrap(),
+        created_ms: 1,
+        paused: None,
+        resumed_ms: 1,
+        webhook_sha256: Some("x".into()),
+        polled_ms: None,
+    }
+}
+
+async fn triggers_are_replaced_only_as_they_were_read(store: &dyn Store) {
+    let mut one = trigger("one-trigger");
+    assert!(store.put_trigger(&mut one).await.unwrap());
+    assert!(
+        !store
+            .put_trigger(&mut trigger("one-trigger"))
+            .await
+            .unwrap(),
+        "the name is taken"
+    );
+    let mut two = one.clone();
+    one.paused = Some("why".into());
+    two.paused = Some("why not".into());
+    assert!(store.put_trigger(&mut one).await.unwrap());
+    assert!(!store.put_trigger(&mut two).await.unwrap());
+    assert!(store.put_trigger(&mut trigger("a-trigger")).await.unwrap());
+    let all = store.triggers().await.unwrap();
+    assert_eq!(
+        all.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+        ["a-trigger", "one-trigger"]
+    );
+    assert_eq!(all[1], one);
+}
+
+fn entry(
+    trigger: &str,
+    identity: &str,
+    received_ms: i64,
+    event: Option<ObjectEvent>,
+) -> LedgerEntry {
+    LedgerEntry {
+        trigger: trigger.into(),
+        identity: identity.into(),
+        received_ms,
+        times: 1,
+        state: match event {
+            Some(_) => EventState::Pending,
+            None => EventState::Dead,
+        },
+        group: None,
+        detail: event.is_none().then(|| "it's \\u0000 broken".to_owned()),
+        event,
+    }
+}
+
+async fn an_event_is_kept_once_and_moves_once(store: &dyn Store) {
+    let event = ObjectEvent {
+        kind: EventKind::Created,
+        scheme: "s3".into(),
+        bucket: "lake".into(),
+        key: "a'b\";\u{0}ü".into(),
+        size: Some(5),
+        etag: Some("x".into()),
+        version: None,
+        sequencer: None,
+    };
+    let name = "one-trigger";
+    let first = entry(name, &event.identity(), 7, Some(event.clone()));
+    let second = entry(name, "second", 5, Some(event.clone()));
+    let poison = entry(name, "poison", 6, None);
+    let other = entry("a-trigger", &event.identity(), 5, Some(event));
+    let all = [first.clone(), second.clone(), poison.clone(), other];
+    assert_eq!(store.record_events(&all, true).await.unwrap(), 4);
+    assert_eq!(store.record_events(&all[..2], true).await.unwrap(), 0);
+    assert_eq!(store.record_events(&all[..2], false).await.unwrap(), 0);
+    let of = async |state| store.events(name, state, 10).await.unwrap();
+    let again = |entry: &LedgerEntry, times| LedgerEntry {
+        times,
+        ..entry.clone()
+    };
+    assert_eq!(
+        of(EventState::Pending).await,
+        [again(&second, 2), again(&first, 2)]
+    );
+    assert_eq!(of(EventState::Dead).await, [poison]);
+    assert_eq!(
+        store
+            .events(name, EventState::Pending, 1)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+
+    let ids = [
+        first.identity.clone(),
+        "second".to_owned(),
+        "absent".to_owned(),
+    ];
+    let (pending, grouped) = (EventState::Pending, EventState::Grouped);
+    let moved = store
+        .move_events(name, &ids, pending, grouped, Some("g"), None)
+        .await
+        .unwrap();
+    assert_eq!(moved, 2);
+    let moved = store
+        .move_events(name, &ids, pending, grouped, Some("h"), None)
+        .await
+        .unwrap();
+    assert_eq!(moved, 0, "nobody takes them a second time");
+    assert!(
+        of(grouped)
+            .await
+            .iter()
+            .all(|entry| entry.group.as_deref() == Some("g"))
+    );
+    // Of another trigger the same object is another event.
+    assert_eq!(
+        store.events("a-trigger", pending, 10).await.unwrap().len(),
+        1
+    );
+    let counts = store.event_counts(name).await.unwrap();
+    assert!(counts.contains(&(grouped, 2, 2)) && counts.contains(&(EventState::Dead, 1, 0)));
+    assert!(counts.contains(&(pending, 0, 0)));
+
+    assert!(store.delete_trigger(name).await.unwrap());
+    assert!(!store.delete_trigger(name).await.unwrap());
+    assert!(of(grouped).await.is_empty());
+    assert_eq!(
+        store.events("a-trigger", pending, 10).await.unwrap().len(),
+        1
+    );
 }
 
 #[tokio::test]
