@@ -53,8 +53,15 @@ static_assert(sizeof(u64) == 8 && sizeof(void*) == 8, "64-bit machines only");
 #define WL_CONSTANT __device__ constexpr
 #define WL_SHARED __shared__
 #define WL_UNROLL _Pragma("unroll")
+// How many blocks a multiprocessor should hold at least, if a text says so: it decides how
+// many registers a thread may have.
+#if defined(WL_BLOCKS_MIN)
+#define WL_LAUNCH_BOUNDS __launch_bounds__(WL_BLOCK_THREADS, WL_BLOCKS_MIN)
+#else
+#define WL_LAUNCH_BOUNDS __launch_bounds__(WL_BLOCK_THREADS)
+#endif
 #define WL_KERNEL(name, Params, p) \
-  extern "C" __global__ void __launch_bounds__(WL_BLOCK_THREADS) name(const __grid_constant__ Params p)
+  extern "C" __global__ void WL_LAUNCH_BOUNDS name(const __grid_constant__ Params p)
 #else
 #define WARP_LANES 1u
 #define WL_DEVICE static inline

@@ -161,6 +161,15 @@ impl Arena {
     /// `ptr` is from `allocate` with the same `bytes` and `align`.
     unsafe fn free(&self, ptr: *mut u8, bytes: usize, align: usize) {
         let layout = Arena::layout(bytes, align).expect("it was allocated with this layout");
+        // SAFETY: the allocation has so many bytes, all written when it was made.
+        let padding = unsafe { std::slice::from_raw_parts(ptr.add(bytes), PADDING) };
+        let is_untouched = padding.iter().all(|byte| *byte == POISON);
+        // A kernel may read behind the end, but nothing may write there.
+        assert!(
+            is_untouched || std::thread::panicking(),
+            "a write past the end of {bytes} bytes of {} memory",
+            self.what
+        );
         // SAFETY: passed on to the caller.
         unsafe { std::alloc::dealloc(ptr, layout) };
         self.used.fetch_sub(bytes, Ordering::Relaxed);

@@ -43,5 +43,17 @@ pub fn headers() -> &'static [Header] {
         "parquet/values.h",
         "parquet/texts.h",
         "parquet/text_column.h",
+        "unpack/page.h",
+        "unpack/tile.h",
+        "unpack/tags.h",
+        "unpack/snappy.h",
+        "unpack/lz4.h",
+        "unpack/backward_bits.h",
+        "unpack/fse.h",
+        "unpack/checksum.h",
+        "unpack/zstd.h",
+        "unpack/zstd_literals.h",
+        "unpack/zstd_sequences.h",
+        "unpack/zstd_pages.h",
     ]
 }

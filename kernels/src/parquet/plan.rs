@@ -190,5 +190,6 @@ pub fn kernel_texts() -> Vec<(&'static str, String)> {
         ("parquet_texts", texts_text()),
     ];
     texts.extend(kinds.map(|kind| (kind.names().1, values_text(kind))));
+    texts.extend(super::unpack::kernel_texts());
     texts
 }

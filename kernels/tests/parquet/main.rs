@@ -6,6 +6,7 @@ mod files;
 mod malformed;
 mod parity;
 mod physical;
+mod unpack;
 
 use files::Device;
 use kernels::gpu::{HostOptions, devices, open_cuda, open_host};
@@ -44,4 +45,7 @@ on_both![
     physical::known_intervals_make_the_same_shape_of_every_chunk,
     malformed::each_fault_is_named,
     malformed::whatever_the_bytes_are_the_decoder_ends_and_stays_inside,
+    unpack::bodies_are_what_was_compressed,
+    unpack::changed_bodies_are_errors_or_what_the_reference_makes_of_them,
+    unpack::the_first_page_at_fault_is_named,
 ];

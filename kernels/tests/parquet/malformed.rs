@@ -276,10 +276,11 @@ pub fn each_fault_is_named(device: &mut Device) {
 }
 
 /// A generator of numbers: the same on every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self, below: usize) -> usize {
+    /// A number below that.
+    pub fn next(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -27,7 +27,7 @@ use crate::exec::dictionary::{Dictionary, Encoder};
 use crate::exec::failure::{Failure, is_out_of_memory};
 use crate::exec::held::Held;
 use crate::exec::relation::{Relation, blocking, encoded};
-use crate::report::ScanReport;
+use crate::report::{CodecReport, ScanReport};
 
 /// Row groups are gathered to chunks of at most so many rows and bytes: enough to fill a
 /// device, little enough that reading, decoding and computing overlap.
@@ -62,13 +62,35 @@ pub(super) struct Account {
     pub(super) fetched_bytes: AtomicU64,
     pub(super) decompressed_bytes: AtomicU64,
     pub(super) device_bytes: AtomicU64,
+    pub(super) copied_bytes: AtomicU64,
     texts_on_host: AtomicU64,
     pub(super) fetch_us: AtomicU64,
     pub(super) decompress_us: AtomicU64,
     counts: Mutex<RunCounts>,
+    unpacked: Mutex<Unpacked>,
+}
+
+/// What was decompressed.
+#[derive(Default)]
+struct Unpacked {
+    codecs: Vec<CodecReport>,
+    device_ms: f64,
 }
 
 impl Account {
+    /// Notes how a column chunk is decompressed.
+    pub(super) fn add_codec(&self, codec: CodecReport) {
+        let mut unpacked = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        codec.add_to(&mut unpacked.codecs);
+    }
+
+    /// Notes what kernels did to decompress.
+    pub(super) fn add_unpacked(&self, counts: RunCounts, device_ms: f64) {
+        self.add_counts(counts);
+        let mut unpacked = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        unpacked.device_ms += device_ms;
+    }
+
     fn add_counts(&self, counts: RunCounts) {
         let mut all = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *all = all.and(&counts);
@@ -201,6 +223,12 @@ impl Job {
             .counts
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let unpacked = std::mem::take(
+            &mut *account
+                .unpacked
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         self.scan.count_rows(n_rows);
         let fetched = read(&account.fetched_bytes);
         self.scan.counters().bytes_scanned.add(fetched as usize);
@@ -215,14 +243,16 @@ impl Job {
             bytes_fetched: fetched,
             bytes_decompressed_on_cpu: read(&account.decompressed_bytes),
             bytes_of_pages: read(&account.device_bytes),
+            codecs: unpacked.codecs,
             texts_numbered_on_cpu: read(&account.texts_on_host),
             elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
             fetch_ms: read(&account.fetch_us) as f64 / 1e3,
             decompress_ms: read(&account.decompress_us) as f64 / 1e3,
-            decode_ms: counts.device_ms,
+            unpack_ms: unpacked.device_ms,
+            decode_ms: counts.device_ms - unpacked.device_ms,
         });
         RunCounts {
-            bytes_to_device: counts.bytes_to_device + read(&account.device_bytes),
+            bytes_to_device: counts.bytes_to_device + read(&account.copied_bytes),
             ..counts
         }
     }

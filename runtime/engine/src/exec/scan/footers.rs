@@ -17,7 +17,7 @@ use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use futures::{StreamExt, TryStreamExt};
 use kernels::parquet::{Physical, check};
 use parquet::arrow::{parquet_column, parquet_to_arrow_schema};
-use parquet::basic::Type as FileType;
+use parquet::basic::{Compression, Type as FileType};
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 
 use super::plan::Scan;
@@ -83,10 +83,14 @@ impl Piece {
         usize::try_from(self.column(column).uncompressed_size()).unwrap_or(0)
     }
 
-    /// Bytes of a wanted column while it is decompressed.
-    pub fn host_bytes(&self, column: usize) -> usize {
-        let compressed = usize::try_from(self.column(column).compressed_size());
-        compressed.unwrap_or(0) + self.column_bytes(column)
+    /// Bytes of a wanted column in the file.
+    pub fn packed_bytes(&self, column: usize) -> usize {
+        usize::try_from(self.column(column).compressed_size()).unwrap_or(0)
+    }
+
+    /// How a wanted column is compressed.
+    pub fn compression(&self, column: usize) -> Compression {
+        self.column(column).compression()
     }
 
     fn column(&self, column: usize) -> &ColumnChunkMetaData {
