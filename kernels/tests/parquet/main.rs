@@ -39,6 +39,7 @@ macro_rules! on_both {
 on_both![
     parity::columns_are_what_the_parquet_crate_reads,
     parity::a_dictionary_that_overflows_goes_on_without_one,
+    parity::texts_of_all_lengths_are_found,
     physical::int96_is_read_in_the_unit_that_is_asked_for,
     physical::decimals_of_any_number_of_bytes,
     physical::codes_stand_for_the_same_texts_in_every_row_group,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, StringArray};
 use arrow::datatypes::Int32Type;
 use datafusion::execution::TaskContext;
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kernels::columns::{DeviceChunk, DeviceColumn, StagedColumn, stage};
 use kernels::gpu::Stream;
 use kernels::ir::Range;
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::columns::ColumnOfPages;
 use super::footers::{Piece, Pieces};
-use super::load::host_gate;
+use super::load::{TOGETHER_BYTES, host_gate};
 use super::pages::Target;
 use super::plan::{Scan, location_of};
 use crate::exec::Device;
@@ -33,6 +33,9 @@ use crate::report::{CodecReport, ScanReport};
 /// device, little enough that reading, decoding and computing overlap.
 const CHUNK_ROWS: usize = 8 << 20;
 const CHUNK_BYTES: usize = 256 << 20;
+
+/// Groups of columns of a relation that are read at a time.
+const GROUPS_AT_ONCE: usize = 3;
 
 /// Chunks that are read or computed at a time.
 const CHUNKS_AT_ONCE: usize = 3;
@@ -169,11 +172,19 @@ impl Opened {
         let pieces = &self.pieces.pieces;
         let mut columns = HashMap::new();
         let mut texts = Texts::new();
-        for group in job.together(pieces) {
-            let (own, own_texts) = job.columns(pieces, group).await?;
+        // While one group is decoded the next is on its way, where there is room for many.
+        let groups = job.together(pieces);
+        let n_at_once = match device.gpu.meter().limit() / TOGETHER_BYTES {
+            0..16 => 1,
+            _ => GROUPS_AT_ONCE,
+        };
+        let read = groups.into_iter().map(|group| job.columns(pieces, group));
+        let mut read = futures::stream::iter(read).buffered(n_at_once);
+        while let Some((own, own_texts)) = read.try_next().await? {
             columns.extend(own);
             texts.extend(own_texts);
         }
+        drop(read);
         if !job.scan.constants.is_empty() {
             let (job, pieces) = (job.clone(), pieces.clone());
             let own = blocking(move || job.constants_of_relation(&pieces)).await?;

@@ -25,7 +25,7 @@ use crate::exec::relation::blocking;
 const FETCHED_AHEAD: usize = 4;
 
 /// Columns of a relation are read together up to here.
-const TOGETHER_BYTES: usize = 1 << 30;
+pub(super) const TOGETHER_BYTES: usize = 1 << 30;
 
 /// A row group's compressed columns, each with its place in the file, and the host memory
 /// that it takes until they are on the device.
