@@ -147,7 +147,7 @@ pub struct ScanReport {
     pub files: u64,
     /// Row groups that were read.
     pub row_groups: u64,
-    /// Row groups that statistics ruled out.
+    /// Row groups that statistics or Bloom filters ruled out.
     pub row_groups_pruned: u64,
     /// Rows that were read.
     pub rows: u64,

@@ -314,6 +314,47 @@ async fn only_what_is_needed_is_fetched() {
     );
 }
 
+/// Values that are within the statistics of every row group and in one of them only.
+#[tokio::test(flavor = "multi_thread")]
+async fn bloom_filters_rule_row_groups_out() {
+    let sql = |name: &str| format!("select count(*), sum(big) from t where name = '{name}'");
+    let in_one = sql("Customer#000001000");
+    let in_none = sql("Customer#000001000x");
+    for (has_filters, pruned) in [(false, [0, 0]), (true, [5, 6])] {
+        let folder = tempfile::tempdir().unwrap();
+        for first in [0, N_ROWS] {
+            // Neighbours are far apart, so that every row group has small and large names.
+            let rows = batch(first);
+            let order = (0..N_ROWS).map(|row| (row * 2503 % N_ROWS) as u64);
+            let order = UInt64Array::from_iter_values(order);
+            let rows = arrow::compute::take_record_batch(&rows, &order).unwrap();
+            let ends = StringArray::from(vec![Some("A"), Some("Z")]);
+            let mut columns = rows.columns().to_vec();
+            let names = columns.pop().unwrap();
+            let places = (0..N_ROWS as usize).map(|row| match row % 2500 {
+                0 => (1, 0),
+                1 => (1, 1),
+                _ => (0, row),
+            });
+            let places: Vec<(usize, usize)> = places.collect();
+            columns.push(arrow::compute::interleave(&[&names, &ends], &places).unwrap());
+            let rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
+            let properties = WriterProperties::builder()
+                .set_column_bloom_filter_enabled("name".into(), has_filters)
+                .set_compression(Compression::ZSTD(Default::default()));
+            let file = folder.path().join(format!("{first}.parquet"));
+            write(&file, &rows, properties);
+        }
+        let session = on_gpu(folder.path(), DeviceLimits::default(), 2).await;
+        for (sql, n_pruned) in [&in_one, &in_none].into_iter().zip(pruned) {
+            let (rows, scans) = ask(&session, sql).await;
+            assert_eq!(rows, expected(folder.path(), sql).await, "{sql}");
+            let pruned: u64 = scans.iter().map(|scan| scan.row_groups_pruned).sum();
+            assert_eq!(pruned, n_pruned, "{sql}: {scans:?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_device_reads_row_groups_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
