@@ -390,6 +390,72 @@ async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
     );
 }
 
+/// Bytes of footers change. What the footer's reader takes is read, or is an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_footer_says_a_scan_ends_in_rows_or_in_an_error() {
+    let (device, session) = (device(), session());
+    let other = device_that(true);
+    let folder = tempfile::tempdir().unwrap();
+    let seeds = [
+        "alltypes_plain.parquet",
+        "datapage_v2.snappy.parquet",
+        "byte_stream_split.zstd.parquet",
+        "lz4_raw_compressed.parquet",
+    ];
+    let seeds = seeds.map(|name| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/parquet/good")
+            .join(name);
+        std::fs::read(file).unwrap()
+    });
+    let mut random = Random(0x5eed_f007_e125_0001);
+    let (mut n_rows, mut n_errors) = (0, 0);
+    for round in 0..600 {
+        let mut bytes = seeds[round % seeds.len()].clone();
+        let end = bytes.len() - 8;
+        let footer = u32::from_le_bytes(bytes[end..][..4].try_into().unwrap());
+        let start = end - footer as usize;
+        let at = start + random.below(end - start);
+        bytes[at] = match random.below(4) {
+            0 => 0xff,
+            1 => bytes[at] ^ (1 << random.below(8)),
+            _ => random.below(256) as u8,
+        };
+        let file = folder.path().join(format!("{round}.parquet"));
+        std::fs::write(&file, &bytes).unwrap();
+        let Ok(plan) = scan_of(&session, &file).await else {
+            n_errors += 1;
+            continue;
+        };
+        let column = random.below(plan.schema().fields().len());
+        match read(&device, &session, &plan, column).await {
+            Ok(Became::Rows(own)) => {
+                let expected = read(&other, &session, &plan, column).await;
+                let Ok(Became::Rows(expected)) = expected else {
+                    panic!("round {round}: rows, where the CPU finds none");
+                };
+                assert!(own.to_data() == expected.to_data(), "round {round}");
+                n_rows += 1;
+            }
+            Ok(Became::Left(_)) => n_errors += 1,
+            Err(Failure::Device(reason)) => {
+                let is_ours = reason.code.contains("error");
+                assert!(!is_ours, "round {round}: {}", reason.message);
+                n_errors += 1;
+            }
+            Err(Failure::User(error)) => {
+                let error = error.to_string();
+                assert!(!error.contains("ended"), "round {round}: {error}");
+                n_errors += 1;
+            }
+        }
+    }
+    assert!(
+        n_rows > 50 && n_errors > 50,
+        "{n_rows} rows, {n_errors} errors"
+    );
+}
+
 /// What is fetched from a store is what is needed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wide_file_costs_what_its_touched_columns_cost() {
