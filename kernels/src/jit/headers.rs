@@ -12,6 +12,7 @@ macro_rules! embed {
 pub fn headers() -> &'static [Header] {
     embed![
         "prelude.h",
+        "host_warps.h",
         "thread/value.h",
         "thread/arithmetic.h",
         "thread/compare.h",

@@ -107,6 +107,7 @@ fn the_host_target_keeps_its_memory_limit() {
     let gpu = open_host(HostOptions {
         memory_bytes: 1000,
         pinned_bytes: 200_000,
+        ..HostOptions::default()
     });
     let held = DeviceBuffer::allocate(&gpu, 600).unwrap();
     let error = DeviceBuffer::allocate(&gpu, 500).unwrap_err();

@@ -1,4 +1,5 @@
-//! Pages that the `parquet` crate wrote, decoded on the host target and by that crate. Where
+//! Pages that the `parquet` crate wrote, decoded on the host target, with a thread a block and
+//! with warps, and by that crate. Where
 //! there is a GPU it decodes them too; without one those tests say that they could not run,
 //! or fail if `WARPLINE_REQUIRE_GPU` is set.
 
@@ -17,6 +18,18 @@ macro_rules! on_both {
             $(#[test]
             fn $name() {
                 let gpu = super::open_host(super::HostOptions::default());
+                super::$module::$name(&mut super::Device::new(gpu));
+            })*
+        }
+        /// As a GPU runs it, with warps of 32 lanes; one launch at a time.
+        mod warps {
+            $(#[test]
+            fn $name() {
+                let options = super::HostOptions {
+                    warps: true,
+                    ..super::HostOptions::default()
+                };
+                let gpu = super::open_host(options);
                 super::$module::$name(&mut super::Device::new(gpu));
             })*
         }

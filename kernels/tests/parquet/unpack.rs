@@ -279,7 +279,15 @@ fn unpacker(gpu: &Arc<dyn Gpu>) -> Unpacker {
 
 pub fn bodies_are_what_was_compressed(device: &mut Device) {
     let mut unpacker = unpacker(&device.gpu);
-    let all = all_packed();
+    let mut all = all_packed();
+    if device.is_slow() {
+        // Some of them in more than one block of zstd.
+        let mut n = 0;
+        all.retain(|packed| {
+            n += 1;
+            packed.n_out < 75_000 || n % 23 == 0
+        });
+    }
     for some in all.chunks(100) {
         let made = unpacked(&device.gpu, &mut unpacker, some).unwrap();
         for (packed, made) in some.iter().zip(made) {
@@ -303,7 +311,8 @@ pub fn changed_bodies_are_errors_or_what_the_reference_makes_of_them(device: &mu
         .collect();
     // More rounds, and others, for whoever has the time.
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let n_rounds = number("WARPLINE_FUZZ_ROUNDS").unwrap_or(6000) as usize;
+    let n_default = if device.is_slow() { 600 } else { 6000 };
+    let n_rounds = number("WARPLINE_FUZZ_ROUNDS").unwrap_or(n_default) as usize;
     let seed = number("WARPLINE_FUZZ_SEED").unwrap_or(0x0bad_beef_u64);
     let mut random = Random(0xfee1_600d_0000_0000 | seed);
     let (mut n_errors, mut n_same) = (0, 0);
