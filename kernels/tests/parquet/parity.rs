@@ -288,6 +288,11 @@ pub fn columns_are_what_the_parquet_crate_reads(device: &mut Device) {
                 let array = (case.column)(&rows);
                 for encoding in case.encodings {
                     for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+                        n_files += 1;
+                        // Of a number that no list here has as many members as.
+                        if device.is_slow() && n_files % 7 != 0 {
+                            continue;
+                        }
                         let mut properties = WriterProperties::builder()
                             .set_writer_version(version)
                             .set_statistics_enabled(EnabledStatistics::None)
@@ -308,7 +313,6 @@ pub fn columns_are_what_the_parquet_crate_reads(device: &mut Device) {
                         let decoded = decoded.unwrap_or_else(|e| panic!("{context}: {e}"));
                         let expected = as_decoded(expected(&file).column(0));
                         assert!(decoded.to_data() == expected.to_data(), "{context}");
-                        n_files += 1;
                     }
                 }
             }
