@@ -37,8 +37,13 @@ const CHUNK_BYTES: usize = 256 << 20;
 /// Groups of columns of a relation that are read at a time.
 const GROUPS_AT_ONCE: usize = 3;
 
-/// Chunks that are read or computed at a time.
+/// Chunks that are read or computed at a time: where the device has room for many, one is
+/// fetched, one copied, one decompressed and one decoded while another is computed.
 const CHUNKS_AT_ONCE: usize = 3;
+const CHUNKS_AT_ONCE_WITH_ROOM: usize = 6;
+
+/// A device has room when it has so many times the bytes of a chunk.
+const ROOM_CHUNKS: usize = 64;
 
 /// What takes the chunks of a stream. It runs on blocking threads, several at a time.
 pub trait ChunkSink: Send + Sync + 'static {
@@ -148,6 +153,9 @@ impl Opened {
         // One thread means one order of additions.
         let n_at_once = match context.session_config().target_partitions() {
             1 => 1,
+            _ if device.gpu.meter().limit() / CHUNK_BYTES >= ROOM_CHUNKS => {
+                CHUNKS_AT_ONCE_WITH_ROOM
+            }
             _ => CHUNKS_AT_ONCE,
         };
         let mut chunks = futures::stream::iter(chunks).buffer_unordered(n_at_once);
