@@ -153,6 +153,8 @@ struct Repeats {
 // One lane reads all sequences. False when they are not well-formed.
 WL_DEVICE bool read_sequences(const ZstdBlock& block, const SequencesShared& shared, ZstdState& state) {
   u64* elements = block.elements;
+  // Read once: elements are written meanwhile, which for all the compiler knows change them.
+  const u32 n_all = block.n_literals, block_max = block.block_max;
   u32 at = 0, n_literals = 0;
   Repeats repeats{REPEAT_MARK, REPEAT_MARK | 1u << REPEAT_SHIFT, REPEAT_MARK | 2u << REPEAT_SHIFT};
   if (block.n_sequences > 0) {
@@ -181,7 +183,7 @@ WL_DEVICE bool read_sequences(const ZstdBlock& block, const SequencesShared& sha
       }
       u32 distance;
       // The longest of all is 131,074 bytes: sums do not wrap.
-      if (bits.left < 0 || n_own > block.n_literals - n_literals || n_own + n_match > block.block_max - at ||
+      if (bits.left < 0 || n_own > n_all - n_literals || n_own + n_match > block_max - at ||
           !repeats.distance_of(offset, n_own > 0, distance)) {
         return false;
       }
@@ -195,8 +197,8 @@ WL_DEVICE bool read_sequences(const ZstdBlock& block, const SequencesShared& sha
     }
     if (bits.left != 0) return false;
   }
-  const u32 n_last = block.n_literals - n_literals;
-  if (n_last > block.block_max - at) return false;
+  const u32 n_last = n_all - n_literals;
+  if (n_last > block_max - at) return false;
   if (n_last > 0) *elements++ = element_of(at, ELEMENT_LITERAL, n_literals);
   state.n_elements = static_cast<u32>(elements - block.elements);
   state.n_out = at + n_last;
