@@ -49,6 +49,11 @@ const SETTINGS: &[(&str, &[&str], Kind)] = &[
         &["accelerator.deterministic"],
         Kind::Switch,
     ),
+    (
+        "accelerator.column_cache",
+        &["accelerator.column_cache"],
+        Kind::Switch,
+    ),
     ("executors.instances", &["executors.instances"], Kind::Count),
     ("executors.cores", &["executors.cores"], Kind::Count),
     ("executors.gpus", &["executors.gpus"], Kind::Count),

@@ -5,13 +5,19 @@
 // WL_HOST  the system's C++ compiler, for tests: one lane, one thread a block. The
 //          blocks of a launch run one after another; barriers and shuffles are
 //          trivial.
+// WL_WARPS the host target with whole warps: what WL_CUDA says, on functions of
+//          `host_warps.h`, for tests of what lanes do together.
 //
 // Code above this file assumes no number of lanes or threads: it says WARP_LANES,
-// block_threads() and WL_BLOCK_THREADS. Nothing here includes a header.
+// block_threads() and WL_BLOCK_THREADS. Nothing here includes a header
+// of the system's, but for the last one.
 #pragma once
 
 #if defined(__CUDACC__)
 #define WL_CUDA 1
+#elif defined(WL_WARPS)
+#define WL_CUDA 1
+#include "host_warps.h"
 #else
 #define WL_HOST 1
 #endif
@@ -53,8 +59,29 @@ static_assert(sizeof(u64) == 8 && sizeof(void*) == 8, "64-bit machines only");
 #define WL_CONSTANT __device__ constexpr
 #define WL_SHARED __shared__
 #define WL_UNROLL _Pragma("unroll")
+#if defined(WL_WARPS)
+#define WL_EXPORT extern "C" __attribute__((visibility("default")))
+#define WL_KERNEL(name, Params, p)                                                  \
+  static void name##_body(const Params& p);                                         \
+  WL_EXPORT const u32 name##_parameter_bytes;                                       \
+  const u32 name##_parameter_bytes = sizeof(Params);                                \
+  WL_EXPORT void name(const void* params, u32 grid, u32 block, u32 shared_bytes) {  \
+    wl_warps::run(params, grid, block, shared_bytes, [](const void* own) {          \
+      name##_body(*static_cast<const Params*>(own));                                \
+    });                                                                             \
+  }                                                                                 \
+  static void name##_body(const Params& p)
+#else
+// How many blocks a multiprocessor should hold at least, if a text says so: it decides how
+// many registers a thread may have.
+#if defined(WL_BLOCKS_MIN)
+#define WL_LAUNCH_BOUNDS __launch_bounds__(WL_BLOCK_THREADS, WL_BLOCKS_MIN)
+#else
+#define WL_LAUNCH_BOUNDS __launch_bounds__(WL_BLOCK_THREADS)
+#endif
 #define WL_KERNEL(name, Params, p) \
-  extern "C" __global__ void __launch_bounds__(WL_BLOCK_THREADS) name(const __grid_constant__ Params p)
+  extern "C" __global__ void WL_LAUNCH_BOUNDS name(const __grid_constant__ Params p)
+#endif
 #else
 #define WARP_LANES 1u
 #define WL_DEVICE static inline
@@ -172,8 +199,12 @@ WL_DEVICE u32 barrier_count(bool v) { return u32(__syncthreads_count(v)); }
 // The block's dynamic shared memory, aligned to 16 bytes.
 template <class T>
 WL_DEVICE T* shared_memory() {
+#if defined(WL_WARPS)
+  return reinterpret_cast<T*>(wl_warps::dynamic_shared);
+#else
   extern __shared__ __align__(16) u8 wl_dynamic_shared[];
   return reinterpret_cast<T*>(wl_dynamic_shared);
+#endif
 }
 #else
 WL_DEVICE void wl_barrier() {}
@@ -291,6 +322,16 @@ WL_DEVICE u64 atomic_cas_u64(u64* p, u64 old, u64 v) { return atomicCAS(p, old, 
 WL_DEVICE u32 atomic_exch_u32(u32* p, u32 v) { return atomicExch(p, v); }
 WL_DEVICE u64 atomic_exch_u64(u64* p, u64 v) { return atomicExch(p, v); }
 
+#if defined(WL_WARPS)
+WL_DEVICE u32 load_acquire(const u32* p) { return wl_read_of_others(p); }
+WL_DEVICE u64 load_acquire(const u64* p) { return wl_read_of_others(p); }
+WL_DEVICE void store_release(u32* p, u32 v) { *p = v; }
+WL_DEVICE void store_release(u64* p, u64 v) { *p = v; }
+WL_DEVICE u32 load_relaxed(const u32* p) { return wl_read_of_others(p); }
+WL_DEVICE u64 load_relaxed(const u64* p) { return wl_read_of_others(p); }
+WL_DEVICE u8 load_relaxed(const u8* p) { return wl_read_of_others(p); }
+WL_DEVICE void store_relaxed(u8* p, u8 v) { *p = v; }
+#else
 // What was written before a release is seen after the acquire that reads it.
 WL_DEVICE u32 load_acquire(const u32* p) {
   u32 v;
@@ -327,6 +368,7 @@ WL_DEVICE u8 load_relaxed(const u8* p) {
 WL_DEVICE void store_relaxed(u8* p, u8 v) {
   asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(p), "r"(static_cast<u32>(v)) : "memory");
 }
+#endif
 WL_DEVICE void thread_fence() { __threadfence(); }
 
 // A read of memory that nothing writes during the launch.

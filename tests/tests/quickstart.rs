@@ -78,6 +78,7 @@ async fn run(accelerator: &str, device: Option<&Device>) -> (RunReport, Vec<Vec<
         gpu: device.map(|device| device as &dyn GpuSource),
         guest_compiler: &Compiler::InProcess,
         preview_rows: 1_000,
+        attempt: None,
     };
     let results = Results::default();
     let report = lifecycle::run(request, Cancel::new(), &results).await;

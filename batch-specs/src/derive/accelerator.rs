@@ -20,6 +20,12 @@ pub(super) fn derive(d: &mut Derivation<'_>) -> bool {
         Origin::Default,
         "float sums may differ in their last digits",
     );
+    d.settle(
+        "accelerator.column_cache",
+        true,
+        Origin::Default,
+        "a later stage may read the same columns",
+    );
     let (otherwise, from, why) = if d.is_dataproc() {
         (
             "none",

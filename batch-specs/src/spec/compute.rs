@@ -32,6 +32,10 @@ pub struct Accelerator {
     /// Device memory that the batch may take on each GPU, when less than the GPU has.
     #[serde(default, skip_serializing_if = "is_default")]
     pub memory: Option<MemorySize>,
+    /// Whether columns that a stage read stay in device memory for later stages, as far as
+    /// there is room. They do unless this is false.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub column_cache: Option<bool>,
 }
 
 /// What happens to work that the GPU cannot do.

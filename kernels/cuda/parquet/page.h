@@ -28,6 +28,13 @@ static constexpr u32 PAGE_FAULT_DECIMAL = 10;
 static constexpr u32 PAGE_FAULT_TIME = 11;
 static constexpr u32 PAGE_FAULT_ENCODING = 12;
 static constexpr u32 PAGE_FAULT_TYPE = 13;
+static constexpr u32 PAGE_FAULT_SNAPPY = 14;
+static constexpr u32 PAGE_FAULT_LZ4 = 15;
+static constexpr u32 PAGE_FAULT_ZSTD_LITERALS = 16;
+static constexpr u32 PAGE_FAULT_ZSTD_SEQUENCES = 17;
+static constexpr u32 PAGE_FAULT_DISTANCE = 18;
+static constexpr u32 PAGE_FAULT_SIZE = 19;
+static constexpr u32 PAGE_FAULT_CHECKSUM = 20;
 
 // `level_bytes` of a page whose levels say their length themselves.
 static constexpr u32 LEVELS_WITH_LENGTH = 0xffffffffu;

@@ -36,14 +36,19 @@ pub struct HostOptions {
     pub memory_bytes: usize,
     /// How much page-locked memory it pretends to allow.
     pub pinned_bytes: usize,
+    /// Whether blocks have as many threads as they are asked for, in warps of 32 lanes, as a
+    /// GPU's: for tests of what lanes do together. Otherwise a block is one thread, which is
+    /// many times as fast.
+    pub warps: bool,
 }
 
 impl Default for HostOptions {
-    /// 4 GiB of each.
+    /// 4 GiB of each, one thread a block.
     fn default() -> HostOptions {
         HostOptions {
             memory_bytes: 4 << 30,
             pinned_bytes: 4 << 30,
+            warps: false,
         }
     }
 }
@@ -58,8 +63,8 @@ pub fn open_host(options: HostOptions) -> Arc<dyn Gpu> {
         arch: "host".into(),
         memory_bytes: options.memory_bytes,
         multiprocessors: 1,
-        warp_lanes: 1,
-        max_block_threads: 1,
+        warp_lanes: if options.warps { 32 } else { 1 },
+        max_block_threads: if options.warps { 1024 } else { 1 },
         max_shared_bytes_per_block: MAX_SHARED_BYTES as usize,
         l2_bytes: 1 << 20,
         bandwidth_bytes_per_s: None,
@@ -161,6 +166,15 @@ impl Arena {
     /// `ptr` is from `allocate` with the same `bytes` and `align`.
     unsafe fn free(&self, ptr: *mut u8, bytes: usize, align: usize) {
         let layout = Arena::layout(bytes, align).expect("it was allocated with this layout");
+        // SAFETY: the allocation has so many bytes, all written when it was made.
+        let padding = unsafe { std::slice::from_raw_parts(ptr.add(bytes), PADDING) };
+        let is_untouched = padding.iter().all(|byte| *byte == POISON);
+        // A kernel may read behind the end, but nothing may write there.
+        assert!(
+            is_untouched || std::thread::panicking(),
+            "a write past the end of {bytes} bytes of {} memory",
+            self.what
+        );
         // SAFETY: passed on to the caller.
         unsafe { std::alloc::dealloc(ptr, layout) };
         self.used.fetch_sub(bytes, Ordering::Relaxed);
@@ -335,11 +349,16 @@ impl Gpu for Host {
     }
 
     fn compiler(&self) -> Result<String> {
-        Ok(self.find_compiler()?.identity())
+        let identity = self.find_compiler()?.identity();
+        Ok(match self.has_warps() {
+            true => format!("{identity} {WARPS_OPTION}"),
+            false => identity,
+        })
     }
 
     fn compile(&self, source: &Source, headers: &[Header]) -> Result<CompiledImage> {
-        self.find_compiler()?.compile(source, headers)
+        let option = self.has_warps().then_some(WARPS_OPTION);
+        self.find_compiler()?.compile(source, headers, option)
     }
 
     fn load(&self, image: &CompiledImage) -> Result<Arc<dyn Module>> {
@@ -378,7 +397,13 @@ impl Gpu for Host {
         // module is alive while `kernel` is. The rest is the caller's promise.
         unsafe {
             let entry: Entry = std::mem::transmute::<usize, Entry>(kernel.handle().raw as usize);
-            entry(aligned.0.as_ptr().cast(), shape.grid, 1, shape.shared_bytes);
+            let threads = if self.has_warps() { shape.block } else { 1 };
+            entry(
+                aligned.0.as_ptr().cast(),
+                shape.grid,
+                threads,
+                shape.shared_bytes,
+            );
         }
         Ok(())
     }
@@ -430,6 +455,10 @@ impl Host {
         self.events.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    fn has_warps(&self) -> bool {
+        self.info.warp_lanes > 1
+    }
+
     fn find_compiler(&self) -> Result<&Compiler> {
         if let Some(compiler) = self.compiler.get() {
             return Ok(compiler);
@@ -459,6 +488,9 @@ const OPTIONS: &[&str] = &[
     "-x",
     "c++",
 ];
+
+/// Makes the prelude take `host_warps.h`.
+const WARPS_OPTION: &str = "-DWL_WARPS";
 
 impl Compiler {
     fn find() -> Result<Compiler> {
@@ -498,7 +530,12 @@ impl Compiler {
         )
     }
 
-    fn compile(&self, source: &Source, headers: &[Header]) -> Result<CompiledImage> {
+    fn compile(
+        &self,
+        source: &Source,
+        headers: &[Header],
+        option: Option<&str>,
+    ) -> Result<CompiledImage> {
         let dir = tempfile::tempdir().map_err(Error::io("make a folder to compile a kernel in"))?;
         let write = |name: &str, text: &str| -> Result<PathBuf> {
             let file = dir.path().join(name);
@@ -515,6 +552,7 @@ impl Compiler {
         let image = dir.path().join("kernel.so");
         let output = Command::new(&self.program)
             .args(OPTIONS)
+            .args(option)
             .args(source.define_options())
             .arg("-I")
             .arg(dir.path().join("include"))

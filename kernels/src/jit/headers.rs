@@ -12,6 +12,7 @@ macro_rules! embed {
 pub fn headers() -> &'static [Header] {
     embed![
         "prelude.h",
+        "host_warps.h",
         "thread/value.h",
         "thread/arithmetic.h",
         "thread/compare.h",
@@ -44,5 +45,17 @@ pub fn headers() -> &'static [Header] {
         "parquet/values.h",
         "parquet/texts.h",
         "parquet/text_column.h",
+        "unpack/page.h",
+        "unpack/tile.h",
+        "unpack/tags.h",
+        "unpack/snappy.h",
+        "unpack/lz4.h",
+        "unpack/backward_bits.h",
+        "unpack/fse.h",
+        "unpack/checksum.h",
+        "unpack/zstd.h",
+        "unpack/zstd_literals.h",
+        "unpack/zstd_sequences.h",
+        "unpack/zstd_pages.h",
     ]
 }

@@ -1,6 +1,6 @@
 //! What kernels say is wrong with a page, in words.
 
-use super::{ColumnPages, PageKind};
+use super::{ColumnChunk, ColumnPages, PageKind};
 use crate::error::{Error, MalformedPage};
 
 /// The fault word while no page has met one.
@@ -25,6 +25,13 @@ fn reason(code: u64) -> &'static str {
         11 => "a timestamp does not fit 64 bits",
         12 => "the values have an encoding that their type has not",
         13 => "a value does not fit the column's type",
+        14 => "its snappy compression is cut off or not well-formed",
+        15 => "its lz4 compression is cut off or not well-formed",
+        16 => "the literals of its zstd compression are not well-formed",
+        17 => "the sequences of its zstd compression are not well-formed",
+        18 => "its zstd compression copies from before the start of its data",
+        19 => "it decompresses to more or fewer bytes than its header says",
+        20 => "the checksum of its zstd compression is not that of its bytes",
         _ => "the page is not well-formed",
     }
 }
@@ -52,19 +59,32 @@ pub(super) fn page_fault(column: &ColumnPages, numbers: &[PageNumber], word: u64
 
 /// The error of a page, or of the column chunk if it has no such page.
 pub(super) fn malformed(column: &ColumnPages, number: PageNumber, reason: String) -> Error {
-    let chunk = &column.chunks[number.chunk];
+    malformed_in(
+        &column.chunks[number.chunk],
+        &column.name,
+        number.page,
+        reason,
+    )
+}
+
+/// The error of a page that a kernel could not decompress.
+pub(super) fn unpack_fault(chunk: &ColumnChunk, column: &str, page: usize, word: u64) -> Error {
+    malformed_in(chunk, column, page, reason(word & 0xff).to_string())
+}
+
+fn malformed_in(chunk: &ColumnChunk, column: &str, page: usize, reason: String) -> Error {
     let has_dictionary = matches!(
         chunk.pages.first().map(|page| page.kind),
         Some(PageKind::Dictionary)
     );
-    let place = match chunk.pages.get(number.page).map(|page| page.kind) {
+    let place = match chunk.pages.get(page).map(|page| page.kind) {
         Some(PageKind::Dictionary) => "dictionary page".to_string(),
-        Some(_) => format!("data page {}", number.page - usize::from(has_dictionary)),
+        Some(_) => format!("data page {}", page - usize::from(has_dictionary)),
         None => "all pages".to_string(),
     };
     MalformedPage {
         file: chunk.file.to_string(),
-        column: column.name.clone(),
+        column: column.to_string(),
         row_group: chunk.row_group,
         place,
         reason,

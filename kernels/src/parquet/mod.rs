@@ -21,12 +21,16 @@ mod fault;
 mod pages;
 mod plan;
 mod texts;
+mod unpack;
 
 use std::ops::Range as Bytes;
 use std::sync::Arc;
 
 pub use decode::{Decoded, Decoder};
 pub use plan::{check, kernel_texts};
+pub use unpack::{
+    Codec, FRONT_BYTES, PackedBody, PackedChunk, Packing, Refused, Unpacked, Unpacker,
+};
 
 use crate::gpu::DeviceBuffer;
 use crate::ir::Type;

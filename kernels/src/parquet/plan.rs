@@ -160,7 +160,9 @@ pub(super) fn narrow_name(from: &str, to: &str) -> String {
 
 /// The kernels of text.
 pub(super) fn texts_text() -> String {
-    text(
+    // A warp that walks two delta encodings keeps all of both in registers.
+    let bounds = "#define WL_BLOCKS_MIN 4\n";
+    let kernels = text(
         "WL_KERNEL(parquet_texts, TextsPass, p) { read_all_texts(p); }
 WL_KERNEL(parquet_text_offsets, TextOffsetsPass, p) { text_offsets(p); }
 WL_KERNEL(parquet_copy_texts, TextCopyPass, p) { copy_texts(p); }
@@ -168,7 +170,8 @@ WL_KERNEL(parquet_copy_prefixes, TextCopyPass, p) { copy_prefixes(p); }
 WL_KERNEL(parquet_check_utf8, TextCheckPass, p) { check_utf8(p); }
 WL_KERNEL(parquet_decimals_of_texts, TextDecimalsPass, p) { decimals_of_texts(p); }
 ",
-    )
+    );
+    format!("{bounds}{kernels}")
 }
 
 /// Every kernel text of this module, by its name: all there is to compile ahead.
@@ -190,5 +193,6 @@ pub fn kernel_texts() -> Vec<(&'static str, String)> {
         ("parquet_texts", texts_text()),
     ];
     texts.extend(kinds.map(|kind| (kind.names().1, values_text(kind))));
+    texts.extend(super::unpack::kernel_texts());
     texts
 }

@@ -86,8 +86,10 @@ fn the_text_and_every_header_compile_for_a_gpu() {
             "{kernel:?}"
         );
     }
+    // The one that stands for a GPU's intrinsics is not for its compiler.
     let all: String = headers()
         .iter()
+        .filter(|h| h.name != "host_warps.h")
         .map(|h| format!("#include \"{}\"\n", h.name))
         .collect();
     nvrtc
@@ -107,6 +109,7 @@ fn the_host_target_keeps_its_memory_limit() {
     let gpu = open_host(HostOptions {
         memory_bytes: 1000,
         pinned_bytes: 200_000,
+        ..HostOptions::default()
     });
     let held = DeviceBuffer::allocate(&gpu, 600).unwrap();
     let error = DeviceBuffer::allocate(&gpu, 500).unwrap_err();

@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 use bytes::Bytes;
 use kernels::columns::{read_column, type_of};
 use kernels::error::Error;
-use kernels::gpu::{DeviceBuffer, Gpu};
+use kernels::gpu::{DeviceBuffer, Gpu, Target};
 use kernels::ir::Type;
 use kernels::jit::Jit;
 use kernels::parquet::{ColumnChunk, ColumnPages, Decoder, Encoding, Page, PageKind, Physical};
@@ -26,6 +26,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// Whether it takes its time: fewer cases must do.
+    pub fn is_slow(&self) -> bool {
+        let info = self.gpu.info();
+        info.target == Target::Host && info.warp_lanes > 1
+    }
+
     pub fn new(gpu: Arc<dyn Gpu>) -> Device {
         let decoder = Decoder::new(&gpu, &Arc::new(Jit::new(None))).unwrap();
         Device { gpu, decoder }

@@ -276,10 +276,11 @@ pub fn each_fault_is_named(device: &mut Device) {
 }
 
 /// A generator of numbers: the same on every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self, below: usize) -> usize {
+    /// A number below that.
+    pub fn next(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -421,7 +422,8 @@ pub fn whatever_the_bytes_are_the_decoder_ends_and_stays_inside(device: &mut Dev
     let seeds = seeds();
     let mut random = Random(0x5eed_cafe_f00d_0001);
     let (mut n_errors, mut n_values) = (0, 0);
-    for round in 0..12_000 {
+    let n_rounds = if device.is_slow() { 1200 } else { 12_000 };
+    for round in 0..n_rounds {
         let mut column = seeds[round % seeds.len()].clone();
         mutate(&mut column, &mut random);
         match column.decoded(device) {
@@ -437,7 +439,7 @@ pub fn whatever_the_bytes_are_the_decoder_ends_and_stays_inside(device: &mut Dev
         }
     }
     assert!(
-        n_errors > 3000 && n_values > 1000,
+        n_errors > n_rounds / 4 && n_values > n_rounds / 12,
         "{n_errors} errors, {n_values} arrays"
     );
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::types::{ArrowPrimitiveType, Float16Type};
 use arrow::array::*;
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Encoding;
@@ -288,6 +288,11 @@ pub fn columns_are_what_the_parquet_crate_reads(device: &mut Device) {
                 let array = (case.column)(&rows);
                 for encoding in case.encodings {
                     for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+                        n_files += 1;
+                        // Of a number that no list here has as many members as.
+                        if device.is_slow() && n_files % 7 != 0 {
+                            continue;
+                        }
                         let mut properties = WriterProperties::builder()
                             .set_writer_version(version)
                             .set_statistics_enabled(EnabledStatistics::None)
@@ -308,7 +313,6 @@ pub fn columns_are_what_the_parquet_crate_reads(device: &mut Device) {
                         let decoded = decoded.unwrap_or_else(|e| panic!("{context}: {e}"));
                         let expected = as_decoded(expected(&file).column(0));
                         assert!(decoded.to_data() == expected.to_data(), "{context}");
-                        n_files += 1;
                     }
                 }
             }
@@ -333,4 +337,31 @@ pub fn a_dictionary_that_overflows_goes_on_without_one(device: &mut Device) {
         let expected = as_decoded(expected(&file).column(0));
         assert!(decoded.to_data() == expected.to_data(), "{}", case.name);
     }
+}
+
+/// Lengths are looked for in a window of the page: texts that are longer than it, and lengths
+/// that lie across its end.
+pub fn texts_of_all_lengths_are_found(device: &mut Device) {
+    let texts = (0..3000usize).map(|row| {
+        let n = match row % 50 {
+            0 => 5000 + row,
+            1..10 => 0,
+            other => other * row % 97,
+        };
+        (row % 13 != 5).then(|| "lengths".repeat(n / 7 + 1)[..n].to_string())
+    });
+    let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+    let rows = RecordBatch::try_from_iter([("c", texts)]).unwrap();
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_data_page_row_count_limit(1777)
+        .set_write_batch_size(100)
+        .build();
+    let mut file = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut file, rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+    let file = file.into();
+    let decoded = column(&file, 0, &DataType::Utf8).decoded(device).unwrap();
+    assert!(decoded.to_data() == expected(&file).column(0).to_data());
 }

@@ -240,6 +240,22 @@ pub enum Error {
         /// As written.
         location: String,
     },
+    /// An earlier attempt at the same write has not ended.
+    #[error(
+        "an earlier attempt is still writing to `{location}`; it is tried again once that has ended"
+    )]
+    OutputBusy {
+        /// As written.
+        location: String,
+    },
+    /// This attempt may no longer publish: it is not the current one.
+    #[error(
+        "nothing was published to `{location}`: this attempt is no longer the batch's current one"
+    )]
+    PublishRefused {
+        /// As written.
+        location: String,
+    },
     /// Somebody else published to the output while this run was writing.
     #[error(
         "the output `{location}` appeared while this run was writing; nothing of this run was published"
@@ -422,7 +438,9 @@ impl Error {
             | Error::BadFile { .. }
             | Error::Unreadable { .. }
             | Error::SchemasDiffer { .. } => Kind::InputMissing,
-            Error::StorageUnavailable { .. } => Kind::Unavailable,
+            Error::StorageUnavailable { .. }
+            | Error::OutputBusy { .. }
+            | Error::PublishRefused { .. } => Kind::Unavailable,
             Error::OutputExists { .. } | Error::OutputConflict { .. } => Kind::OutputExists,
             Error::OutOfMemory { .. } | Error::OutOfDisk { .. } => Kind::OutOfResources,
             Error::Overflow { .. }
@@ -504,7 +522,7 @@ impl Error {
     }
 
     /// An object store's error about `location`.
-    pub(crate) fn from_store(location: &str, error: &object_store::Error) -> Error {
+    pub fn from_store(location: &str, error: &object_store::Error) -> Error {
         use object_store::Error as Store;
         match error {
             Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => Error::NoPermission {

@@ -147,7 +147,7 @@ pub struct ScanReport {
     pub files: u64,
     /// Row groups that were read.
     pub row_groups: u64,
-    /// Row groups that statistics ruled out.
+    /// Row groups that statistics or Bloom filters ruled out.
     pub row_groups_pruned: u64,
     /// Rows that were read.
     pub rows: u64,
@@ -155,8 +155,10 @@ pub struct ScanReport {
     pub bytes_fetched: u64,
     /// Bytes of pages that the CPU decompressed; the rest was not compressed.
     pub bytes_decompressed_on_cpu: u64,
-    /// Bytes of pages that went to the device.
+    /// Bytes of pages on the device, decompressed.
     pub bytes_of_pages: u64,
+    /// Where which codec was decompressed.
+    pub codecs: Vec<CodecReport>,
     /// Texts that the CPU gave numbers to one by one, for want of a dictionary in the file.
     pub texts_numbered_on_cpu: u64,
     /// Wall-clock time of the scan and, chunk by chunk, of what is computed from it,
@@ -164,10 +166,44 @@ pub struct ScanReport {
     pub elapsed_ms: f64,
     /// Time of requests, milliseconds, added up over all that were under way.
     pub fetch_ms: f64,
-    /// Time to decompress and to copy to page-locked memory, milliseconds over all threads.
+    /// Time to decompress on the CPU and to copy to page-locked memory, milliseconds over all
+    /// threads.
     pub decompress_ms: f64,
+    /// Time of decompressing on the device, milliseconds, by device events.
+    pub unpack_ms: f64,
     /// Time of decoding on the device, milliseconds, by device events.
     pub decode_ms: f64,
+}
+
+/// How pages of one codec were decompressed.
+#[derive(Debug, Clone, Default, Serialize, PartialEq)]
+pub struct CodecReport {
+    /// The codec, such as `zstd`.
+    pub codec: String,
+    /// Whether kernels did it; otherwise the CPU.
+    pub on_device: bool,
+    /// Why the CPU did.
+    pub reason: Option<String>,
+    /// Compressed bytes, with the headers of pages.
+    pub bytes_packed: u64,
+    /// Decompressed bytes.
+    pub bytes: u64,
+}
+
+impl CodecReport {
+    /// Adds `other` to the line of `all` that is of the same codec, place and reason.
+    pub fn add_to(self, all: &mut Vec<CodecReport>) {
+        let is_alike = |one: &&mut CodecReport| {
+            (&one.codec, one.on_device, &one.reason) == (&self.codec, self.on_device, &self.reason)
+        };
+        match all.iter_mut().find(is_alike) {
+            Some(one) => {
+                one.bytes_packed += self.bytes_packed;
+                one.bytes += self.bytes;
+            }
+            None => all.push(self),
+        }
+    }
 }
 
 /// A part that ran on the CPU though a GPU was asked for.
@@ -307,6 +343,8 @@ pub struct OutputReport {
     pub bytes: u64,
     /// The files of this run.
     pub files: Vec<OutputFile>,
+    /// An earlier attempt had published it, so nothing was written and no row was counted.
+    pub recovered: bool,
 }
 
 /// One file of an output.

@@ -52,7 +52,7 @@ use crate::settings::{
     CsvOptions, Dialect, FallbackPolicy, Format, Output, OutputFormat, Settings, Stage,
     StorageOptions, Table,
 };
-use crate::sinks::{self, Sink, WriteError};
+use crate::sinks::{self, Sink, Standing, WriteError};
 use crate::sources::{self, Location};
 use crate::spill_folder::SpillFolder;
 use crate::tpch;
@@ -134,14 +134,29 @@ pub struct Session {
     whole: Option<Whole>,
     /// Whether a plan with a node that computes on the CPU is an error.
     refuses_cpu_nodes: bool,
+    /// Asked before an output becomes visible.
+    gate: Option<Arc<dyn PublishGate>>,
     /// Where operators spill; it goes last.
     _spill: SpillFolder,
+}
+
+/// Says whether an attempt may still make an output visible. Whoever has several attempts
+/// at one batch uses it to keep a late one from publishing.
+#[async_trait::async_trait]
+pub trait PublishGate: std::fmt::Debug + Send + Sync {
+    /// Asked once for each output, right before it becomes visible.
+    async fn may_publish(&self, stage: &str) -> bool;
 }
 
 impl Session {
     /// A session that runs everything on the CPU.
     pub fn new(settings: Settings) -> Result<Self> {
         Self::with_rules(settings, Vec::new())
+    }
+
+    /// Asks `gate` before any output becomes visible.
+    pub fn set_publish_gate(&mut self, gate: Arc<dyn PublishGate>) {
+        self.gate = Some(gate);
     }
 
     /// A session that runs on this device what it can, and the rest as
@@ -188,6 +203,7 @@ impl Session {
             context,
             settings,
             budget,
+            gate: None,
             _spill: spill,
             opened: Mutex::default(),
             places: Mutex::default(),
@@ -464,7 +480,7 @@ impl Session {
                 return Err(error.in_stage(&stage.name));
             }
         };
-        if let (Some(sink), Some(output)) = (sink, &stage.output) {
+        if let Some(output) = &stage.output {
             progress(Progress::Publishing);
             self.publish(stage, sink, output, &run)
                 .await
@@ -492,8 +508,8 @@ impl Session {
             Some(output) => {
                 let location = Location::parse(&output.location)?;
                 let store = self.open_storage(&location, output.storage.as_deref())?;
-                sinks::check(output, &location, store.as_ref()).await?;
-                Some((output, location, store))
+                let standing = sinks::check(output, &location, store.as_ref()).await?;
+                Some((output, location, store, standing))
             }
             None => None,
         };
@@ -548,7 +564,11 @@ impl Session {
             } else {
                 let on_rows = |rows| progress(Progress::Rows(rows));
                 let physical = match &target {
-                    Some((output, location, store)) => {
+                    Some((_, _, _, Standing::Published(found))) => {
+                        report.output = Some(found.clone());
+                        self.physical(&logical).await.map_err(suspect)?
+                    }
+                    Some((output, location, store, Standing::Open)) => {
                         let physical = self.physical(&logical).await.map_err(suspect)?;
                         sinks::check_columns(output, physical.schema().as_ref())?;
                         let created =
@@ -593,18 +613,31 @@ impl Session {
         Ok(StageRun { report, plan })
     }
 
-    /// Makes a written output visible, and readable by later stages.
+    /// Makes a written output visible, and readable by later stages. Without a sink an
+    /// earlier attempt has made it visible.
     async fn publish(
         &self,
         stage: &Stage,
-        sink: Arc<Sink>,
+        sink: Option<Arc<Sink>>,
         output: &Output,
         run: &StageRun,
     ) -> Result<()> {
-        let sink = Arc::into_inner(sink).ok_or_else(|| Error::Internal {
-            message: "the output is still being written".into(),
-        })?;
-        sink.publish().await?;
+        if let Some(sink) = sink {
+            let sink = Arc::into_inner(sink).ok_or_else(|| Error::Internal {
+                message: "the output is still being written".into(),
+            })?;
+            let may_publish = match &self.gate {
+                Some(gate) => gate.may_publish(&stage.name).await,
+                None => true,
+            };
+            if !may_publish {
+                sink.abort().await;
+                return Err(Error::PublishRefused {
+                    location: output.location.clone(),
+                });
+            }
+            sink.publish().await?;
+        }
         // Stages write where later stages read.
         let cache_manager = &self.context.runtime_env().cache_manager;
         if let Some(listings) = cache_manager.get_list_files_cache() {

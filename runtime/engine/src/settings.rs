@@ -272,6 +272,18 @@ pub struct Output {
     pub compression: Compression,
     /// The [`StorageOptions`] to use, by name.
     pub storage: Option<String>,
+    /// What tells this write from any other; absent when it will not be repeated.
+    pub write_id: Option<WriteId>,
+}
+
+/// The name of one write, shared by every attempt at it, so that what an earlier attempt
+/// has published is not published twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteId {
+    /// Sixteen hexadecimal digits; part of the files' names.
+    pub id: String,
+    /// Whether there may have been an earlier attempt.
+    pub is_repeated: bool,
 }
 
 impl Output {
@@ -285,6 +297,7 @@ impl Output {
             target_file_bytes: 512 << 20,
             compression: Compression::Zstd,
             storage: None,
+            write_id: None,
         }
     }
 }

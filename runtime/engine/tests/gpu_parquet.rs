@@ -209,6 +209,68 @@ async fn answers_are_those_of_the_cpu_for_every_layout() {
     }
 }
 
+/// Each codec by the kernels and by the CPU: the same answers, and the report says which.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_decompressed_where_the_report_says() {
+    use parquet::file::properties::WriterVersion;
+    let codecs = [
+        (Compression::UNCOMPRESSED, None),
+        (Compression::SNAPPY, Some(("snappy", true))),
+        (Compression::ZSTD(Default::default()), Some(("zstd", true))),
+        (Compression::LZ4_RAW, Some(("lz4_raw", true))),
+        (Compression::GZIP(Default::default()), Some(("gzip", false))),
+        (
+            Compression::BROTLI(Default::default()),
+            Some(("brotli", false)),
+        ),
+    ];
+    for (compression, codec) in codecs {
+        let versions = match codec {
+            // Version 2 has levels in front that are not compressed.
+            Some((_, true)) => vec![WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0],
+            _ => vec![WriterVersion::PARQUET_1_0],
+        };
+        for version in versions {
+            let folder = tempfile::tempdir().unwrap();
+            let properties = WriterProperties::builder()
+                .set_compression(compression)
+                .set_writer_version(version)
+                .set_column_dictionary_enabled("big".into(), false)
+                .set_data_page_row_count_limit(900)
+                .set_write_batch_size(300);
+            write_two(folder.path(), properties);
+            for unpacks_on_host in [false, true] {
+                let limits = DeviceLimits {
+                    unpacks_on_host,
+                    ..DeviceLimits::default()
+                };
+                let session = on_gpu(folder.path(), limits, 2).await;
+                for sql in [QUERIES[1], QUERIES[3]] {
+                    let (rows, scans) = ask(&session, sql).await;
+                    let context = format!("{compression}, {version:?}: {sql}");
+                    assert_eq!(rows, expected(folder.path(), sql).await, "{context}");
+                    let [scan] = &scans[..] else {
+                        panic!("{context}: {scans:?}")
+                    };
+                    let Some((name, has_kernel)) = codec else {
+                        assert!(scan.codecs.is_empty(), "{context}: {scan:?}");
+                        continue;
+                    };
+                    let [own] = &scan.codecs[..] else {
+                        panic!("{context}: {scan:?}")
+                    };
+                    let on_device = has_kernel && !unpacks_on_host;
+                    assert_eq!((own.codec.as_str(), own.on_device), (name, on_device));
+                    assert_eq!(own.reason.is_none(), on_device, "{context}: {own:?}");
+                    assert!(own.bytes_packed > 0 && own.bytes > 0, "{context}: {own:?}");
+                    assert_eq!(scan.bytes_decompressed_on_cpu == 0, on_device, "{context}");
+                    assert!(scan.unpack_ms >= 0.0 && scan.decode_ms >= 0.0);
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_is_needed_is_fetched() {
     let folder = tempfile::tempdir().unwrap();
@@ -235,7 +297,7 @@ async fn only_what_is_needed_is_fetched() {
         "{} of {size}",
         scan.bytes_fetched
     );
-    assert!(scan.bytes_decompressed_on_cpu > 0 && scan.bytes_of_pages > 0);
+    assert!(scan.bytes_decompressed_on_cpu == 0 && scan.bytes_of_pages > 0);
     // What is read is told with the statement too.
     let ran = run(&session, &Stage::new("r", "select sum(k) from t"))
         .await
@@ -250,6 +312,47 @@ async fn only_what_is_needed_is_fetched() {
         scans.iter().all(|scan| scan.bytes_fetched == 0),
         "{scans:?}"
     );
+}
+
+/// Values that are within the statistics of every row group and in one of them only.
+#[tokio::test(flavor = "multi_thread")]
+async fn bloom_filters_rule_row_groups_out() {
+    let sql = |name: &str| format!("select count(*), sum(big) from t where name = '{name}'");
+    let in_one = sql("Customer#000001000");
+    let in_none = sql("Customer#000001000x");
+    for (has_filters, pruned) in [(false, [0, 0]), (true, [5, 6])] {
+        let folder = tempfile::tempdir().unwrap();
+        for first in [0, N_ROWS] {
+            // Neighbours are far apart, so that every row group has small and large names.
+            let rows = batch(first);
+            let order = (0..N_ROWS).map(|row| (row * 2503 % N_ROWS) as u64);
+            let order = UInt64Array::from_iter_values(order);
+            let rows = arrow::compute::take_record_batch(&rows, &order).unwrap();
+            let ends = StringArray::from(vec![Some("A"), Some("Z")]);
+            let mut columns = rows.columns().to_vec();
+            let names = columns.pop().unwrap();
+            let places = (0..N_ROWS as usize).map(|row| match row % 2500 {
+                0 => (1, 0),
+                1 => (1, 1),
+                _ => (0, row),
+            });
+            let places: Vec<(usize, usize)> = places.collect();
+            columns.push(arrow::compute::interleave(&[&names, &ends], &places).unwrap());
+            let rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
+            let properties = WriterProperties::builder()
+                .set_column_bloom_filter_enabled("name".into(), has_filters)
+                .set_compression(Compression::ZSTD(Default::default()));
+            let file = folder.path().join(format!("{first}.parquet"));
+            write(&file, &rows, properties);
+        }
+        let session = on_gpu(folder.path(), DeviceLimits::default(), 2).await;
+        for (sql, n_pruned) in [&in_one, &in_none].into_iter().zip(pruned) {
+            let (rows, scans) = ask(&session, sql).await;
+            assert_eq!(rows, expected(folder.path(), sql).await, "{sql}");
+            let pruned: u64 = scans.iter().map(|scan| scan.row_groups_pruned).sum();
+            assert_eq!(pruned, n_pruned, "{sql}: {scans:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,9 @@
 //! What can go wrong with a batch, told by what its reader does next.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Who acts on a failure, and how. Stored with the batch; scripts rely on the names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The spec is wrong. The author corrects it; trying again does not help.
@@ -24,6 +24,11 @@ pub enum Kind {
     Unavailable,
     /// A part would have run on the CPU, and the spec says `fallback: fail`.
     FallbackRefused,
+    /// The process that ran the attempt ended before it could say how, or was not heard of
+    /// for longer than its lease.
+    WorkerLost,
+    /// No slot came free before the batch's time in the queue was over.
+    QueueExpired,
     /// Somebody asked for the batch to stop.
     Cancelled,
     /// The batch ran out of its time to live.
@@ -34,7 +39,7 @@ pub enum Kind {
 
 /// Why an attempt failed: words for its author. What only the log needs is logged where
 /// the failure is mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     /// Who acts.

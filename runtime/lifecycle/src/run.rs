@@ -8,7 +8,7 @@ use chrono::Utc;
 use datafusion::physical_plan::displayable;
 use engine::Cancel;
 use engine::report::{Fallback, FallbackTime, NodePlacement, Reason, UdfModuleReport};
-use engine::session::Session;
+use engine::session::{PublishGate, Session};
 use engine::settings::FallbackPolicy;
 use engine::udf::Compiler;
 use serde::Serialize;
@@ -45,6 +45,19 @@ pub struct Request<'a> {
     pub guest_compiler: &'a Compiler,
     /// Bounds the rows that the [`Observer`] gets of a stage without an output.
     pub preview_rows: usize,
+    /// What makes this one of several attempts; absent when there is no other.
+    pub attempt: Option<&'a OneOfSeveral>,
+}
+
+/// An attempt at a batch that may have had others before, and may lose its right to publish.
+#[derive(Debug)]
+pub struct OneOfSeveral {
+    /// What tells the batch from every other, for good.
+    pub batch_uid: String,
+    /// From 1.
+    pub number: u32,
+    /// Asked before any output becomes visible.
+    pub gate: std::sync::Arc<dyn PublishGate>,
 }
 
 /// Runs a batch once. What happens to it, failure included, is in the report.
@@ -187,7 +200,10 @@ async fn open(
         // A refusal comes before any file is read.
         no_device(wired)?;
     }
-    let session = Session::new(wired.settings.clone()).map_err(|error| explain(&error))?;
+    let mut session = Session::new(wired.settings.clone()).map_err(|error| explain(&error))?;
+    if let Some(attempt) = request.attempt {
+        session.set_publish_gate(std::sync::Arc::clone(&attempt.gate));
+    }
     bounds
         .hold(session.open_tables(&wired.tables, generated, &bounds.work()))
         .await?

@@ -13,6 +13,7 @@ use datafusion::scalar::ScalarValue;
 use engine::exec::{CachePart, DeviceLimits};
 use engine::settings;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::run::Request;
 use crate::{Failure, Kind};
@@ -45,7 +46,7 @@ pub(crate) fn wire(request: &Request<'_>) -> Result<Wired, Failure> {
             .iter()
             .map(|table| self::table(table, spec))
             .collect::<Result<_, _>>()?,
-        stages: stages(request.loaded, spec)?,
+        stages: stages(request, spec)?,
         udfs: spec
             .udfs
             .iter()
@@ -176,7 +177,7 @@ fn format_of_name(location: &str) -> spec::Format {
 }
 
 /// The storage entry with the longest prefix of the location; its prefix is its name.
-fn storage_name(location: &str, spec: &Spec) -> Option<String> {
+pub(crate) fn storage_name(location: &str, spec: &Spec) -> Option<String> {
     spec.storage
         .iter()
         .map(|storage| &storage.prefix)
@@ -255,7 +256,7 @@ fn data_type(column: &spec::Column, path: &str) -> Result<DataType, Failure> {
 }
 
 /// The stages with an SQL script. The statements come with their variables bound.
-fn stages(loaded: &Loaded, spec: &Spec) -> Result<Vec<settings::Stage>, Failure> {
+fn stages(request: &Request<'_>, spec: &Spec) -> Result<Vec<settings::Stage>, Failure> {
     let output_of = |name: &str| {
         let stage = spec.stages.iter().find(|stage| stage.name == name);
         let output = stage.and_then(|stage| stage.output.as_ref());
@@ -263,10 +264,12 @@ fn stages(loaded: &Loaded, spec: &Spec) -> Result<Vec<settings::Stage>, Failure>
             .map(|output| self::output(output, name, spec))
             .transpose()
     };
-    loaded
+    request
+        .loaded
         .scripts
         .iter()
-        .map(|script| {
+        .enumerate()
+        .map(|(i, script)| {
             let mut stage = settings::Stage::new(&script.stage, "");
             for statement in &script.statements {
                 if !stage.sql.is_empty() {
@@ -277,8 +280,23 @@ fn stages(loaded: &Loaded, spec: &Spec) -> Result<Vec<settings::Stage>, Failure>
                 bind(&mut stage, &statement.bindings)?;
             }
             stage.output = output_of(&script.stage)?;
+            if let (Some(output), Some(attempt)) = (&mut stage.output, request.attempt) {
+                output.write_id = Some(settings::WriteId {
+                    id: write_id(&attempt.batch_uid, i),
+                    is_repeated: attempt.number > 1,
+                });
+            }
             Ok(stage)
         })
+        .collect()
+}
+
+/// The name under which every attempt at a batch writes the output of a stage.
+fn write_id(batch_uid: &str, stage: usize) -> String {
+    let hash = Sha256::digest(format!("{batch_uid}/{stage}"));
+    hash.iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
         .collect()
 }
 
@@ -380,7 +398,7 @@ fn output(output: &spec::Output, stage: &str, spec: &Spec) -> Result<settings::O
 }
 
 /// The entries of `storage` in the names that the `object_store` crate uses.
-fn storage(spec: &Spec) -> Result<Vec<settings::StorageOptions>, Failure> {
+pub(crate) fn storage(spec: &Spec) -> Result<Vec<settings::StorageOptions>, Failure> {
     spec.storage
         .iter()
         .map(|storage| {
@@ -462,6 +480,7 @@ pub fn device_limits(loaded: &Loaded) -> DeviceLimits {
             .and_then(|n| usize::try_from(n).ok())
             .unwrap_or(default.concurrent_chunks),
         cache_part: match loaded.spec.as_ref().map_or(0, |spec| spec.stages.len()) {
+            _ if effective.switch("accelerator.column_cache") == Some(false) => CachePart(0),
             0 | 1 => CachePart(0),
             _ => CACHE_PART,
         },

@@ -15,6 +15,16 @@ pub enum Exit {
     Cancelled,
     /// The job ran out of its time to live.
     TimedOut,
+    /// The wait was over before the job; it goes on.
+    StillRunning,
+    /// The service does not know the token, or the token does not allow it.
+    Refused,
+    /// No slot came free in time.
+    QueueExpired,
+    /// The service does not answer.
+    Unreachable,
+    /// The name stands for something else.
+    Conflict,
 }
 
 impl Exit {
@@ -26,6 +36,11 @@ impl Exit {
             Exit::Usage => 2,
             Exit::Cancelled => 3,
             Exit::TimedOut => 4,
+            Exit::StillRunning => 5,
+            Exit::Refused => 6,
+            Exit::QueueExpired => 7,
+            Exit::Unreachable => 8,
+            Exit::Conflict => 9,
         }
     }
 }

@@ -1,10 +1,9 @@
 //! The GPUs of this machine, as a batch may use them.
 
+use batch_specs::Loaded;
 use engine::exec::Device;
 use kernels::gpu::{DeviceReport, devices};
 use lifecycle::{GpuSource, OpensOnce};
-
-use crate::spec_file::SpecFile;
 
 /// What is there. Looking makes no context and takes no device memory.
 pub struct Gpus {
@@ -42,17 +41,27 @@ impl Gpus {
             .collect()
     }
 
+    /// Device numbers of the usable ones; none when no kernel could be compiled for them.
+    pub fn usable(&self) -> Vec<u32> {
+        if !self.report.can_run() {
+            return Vec::new();
+        }
+        let usable = self.report.devices.iter();
+        let usable = usable.filter(|device| device.problem().is_none());
+        usable.map(|device| device.ordinal as u32).collect()
+    }
+
     /// The device that a batch runs on, not opened yet: the first usable one, when the spec
     /// asks for an accelerator. One that does not open is a warning here and a fallback (or
     /// a refusal) in the run.
-    pub fn source_for(&self, spec: &SpecFile) -> Option<impl GpuSource + use<>> {
-        let wanted = spec.loaded.effective.text("gpu.type").unwrap_or("none");
+    pub fn source_for(&self, loaded: &Loaded) -> Option<impl GpuSource + use<>> {
+        let wanted = loaded.effective.text("gpu.type").unwrap_or("none");
         if wanted == "none" || !self.report.can_run() {
             return None;
         }
         let mut devices = self.report.devices.iter();
         let ordinal = devices.find(|device| device.problem().is_none())?.ordinal;
-        let limits = lifecycle::device_limits(&spec.loaded);
+        let limits = lifecycle::device_limits(loaded);
         Some(OpensOnce::new(move || {
             match Device::open(ordinal, &lifecycle::cache_dir(), limits) {
                 Ok(device) => Some(device),

@@ -63,6 +63,7 @@ impl SpecFile {
             gpu,
             guest_compiler: &GUEST_COMPILER,
             preview_rows,
+            attempt: None,
         }
     }
 
@@ -114,7 +115,7 @@ impl SpecFile {
     }
 }
 
-fn read(path: &Path) -> Result<(String, String), Unreadable> {
+pub fn read(path: &Path) -> Result<(String, String), Unreadable> {
     let unreadable = |source| Unreadable {
         path: path.to_path_buf(),
         source,
@@ -143,7 +144,7 @@ fn read(path: &Path) -> Result<(String, String), Unreadable> {
     Ok((name, text))
 }
 
-fn pairs(pairs: &[(String, String)]) -> Vec<String> {
+pub fn pairs(pairs: &[(String, String)]) -> Vec<String> {
     pairs
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
@@ -152,7 +153,7 @@ fn pairs(pairs: &[(String, String)]) -> Vec<String> {
 
 /// The machine in the words of `batch_specs`. Memory that cannot be read counts as none, so
 /// that nothing is derived from a guess.
-fn known_machine(machine: &Machine, gpus: &Gpus) -> batch_specs::Machine {
+pub fn known_machine(machine: &Machine, gpus: &Gpus) -> batch_specs::Machine {
     batch_specs::Machine {
         cores: machine.cores as u64,
         memory_mib: machine.memory_bytes.unwrap_or(0) >> 20,
@@ -162,7 +163,7 @@ fn known_machine(machine: &Machine, gpus: &Gpus) -> batch_specs::Machine {
 
 /// The files that stages name in `sql_file`, relative to the spec's folder. One that cannot
 /// be read is left out; `batch_specs` then says where it was named.
-fn sql_files<M: FromIterator<(String, String)>>(folder: &Path, text: &str) -> M {
+pub fn sql_files<M: FromIterator<(String, String)>>(folder: &Path, text: &str) -> M {
     batch_specs::sql_files(text)
         .into_iter()
         .filter_map(|file| {

@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! cargo run --release -p bench -- [--scale 10] [--runs 5] [--gpu N | --host]
+//! cargo run --release -p bench -- --codecs [--pages 512] [--runs 5] [--gpu N | --host]
 //! ```
+//!
+//! The second tells how fast pages are decompressed on the device and on all cores
+//! (`unpack.rs`).
 //!
 //! Data is generated as TPC-H specifies, copied to the device once, and each query then
 //! runs `--runs` times after one run that compiles. Every run's result is compared with
@@ -14,6 +18,7 @@
 mod check;
 mod data;
 mod queries;
+mod unpack;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,6 +37,9 @@ struct Options {
     scale: f64,
     runs: usize,
     gpu: Option<usize>,
+    /// Pages of each kind to decompress instead of queries.
+    codecs: bool,
+    pages: usize,
 }
 
 fn main() -> ExitCode {
@@ -56,6 +64,8 @@ fn options() -> Result<Options, String> {
         scale: 10.0,
         runs: 5,
         gpu: Some(0),
+        codecs: false,
+        pages: 512,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -65,11 +75,13 @@ fn options() -> Result<Options, String> {
             "--runs" => options.runs = value()?.parse().map_err(|_| "--runs takes a number")?,
             "--gpu" => options.gpu = Some(value()?.parse().map_err(|_| "--gpu takes a number")?),
             "--host" => options.gpu = None,
+            "--codecs" => options.codecs = true,
+            "--pages" => options.pages = value()?.parse().map_err(|_| "--pages takes a number")?,
             other => return Err(format!("unknown argument {other}")),
         }
     }
-    if options.runs == 0 {
-        return Err("--runs must be at least 1".into());
+    if options.runs == 0 || options.pages == 0 {
+        return Err("--runs and --pages must be at least 1".into());
     }
     Ok(options)
 }
@@ -80,6 +92,9 @@ fn run(options: &Options) -> Result<(), String> {
         Some(ordinal) => open_cuda(ordinal).map_err(text)?,
         None => open_host(HostOptions::default()),
     };
+    if options.codecs {
+        return unpack::run(&gpu, options.pages, options.runs);
+    }
     let info = gpu.info().clone();
     let stream = Stream::new(&gpu).map_err(text)?;
     let bandwidth = copy_bandwidth(&gpu, &stream).map_err(text)?;

@@ -4,17 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ahash::RandomState;
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, StringArray};
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Int32Type};
-use kernels::error::Error as KernelError;
-
-use super::codes::internal;
-use super::failure::Failure;
-
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
-
-/// Fewer rows than these are not worth a thread.
-const THREAD_ROWS_MIN: usize = 1 << 16;
 
 /// Numbers texts in the order they are first seen, over all chunks of a run.
 #[derive(Debug, Default)]
@@ -100,146 +91,6 @@ impl Encoder {
     }
 }
 
-/// The codes of `Utf8` arrays, one after another, and their texts. Codes follow the order
-/// in which texts are first seen, that of `first` before all; null stays null.
-///
-/// Each thread numbers what it meets in its part of the rows; then its numbers are replaced
-/// by those of all.
-pub fn encode_all(
-    parts: &[ArrayRef],
-    first: Option<&str>,
-    n_threads: usize,
-) -> Result<(Int32Array, StringArray), Failure> {
-    let parts = parts.iter().map(|part| {
-        let texts = part.as_string_opt::<i32>();
-        texts.ok_or_else(|| internal(format!("codes of {}", part.data_type())).into())
-    });
-    let parts: Vec<&StringArray> = parts.collect::<Result<_, Failure>>()?;
-    let shares = shares(&parts, n_threads);
-    let mut locals: Vec<Local<'_>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = shares
-            .iter()
-            .map(|share| scope.spawn(|| Local::of(share)))
-            .collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended.collect::<std::result::Result<_, _>>()
-    })
-    .map_err(|_| internal("a thread that numbers texts ended".to_string()))?;
-
-    let mut codes: HashMap<&str, i32> = HashMap::default();
-    let mut texts: Vec<&str> = Vec::new();
-    let mut n_bytes = 0;
-    let mut number = |text| match codes.get(text) {
-        Some(code) => *code,
-        None => {
-            let code = texts.len() as i32;
-            n_bytes += str::len(text);
-            texts.push(text);
-            codes.insert(text, code);
-            code
-        }
-    };
-    first.map(&mut number);
-    for local in &mut locals {
-        local.numbers = local.texts.iter().map(|text| number(text)).collect();
-    }
-    // Offsets into all texts, and codes, are 32 bits.
-    if i32::try_from(n_bytes.max(texts.len())).is_err() {
-        let message = format!("{n_bytes} bytes of different texts in one column");
-        return Err(KernelError::Unsupported(message).into());
-    }
-    std::thread::scope(|scope| {
-        for local in &mut locals {
-            scope.spawn(|| local.renumber());
-        }
-    });
-    let values: Vec<i32> = match locals.as_mut_slice() {
-        [local] => std::mem::take(&mut local.codes),
-        _ => locals
-            .iter()
-            .flat_map(|local| &local.codes)
-            .copied()
-            .collect(),
-    };
-    let nulls = parts.iter().any(|part| part.null_count() > 0).then(|| {
-        let all = parts
-            .iter()
-            .flat_map(|part| (0..part.len()).map(|row| part.is_valid(row)));
-        NullBuffer::from_iter(all)
-    });
-    Ok((
-        Int32Array::new(values.into(), nulls),
-        StringArray::from_iter_values(texts),
-    ))
-}
-
-/// The rows of the parts, dealt to threads in their order; a part may go to several.
-fn shares(parts: &[&StringArray], n_threads: usize) -> Vec<Vec<StringArray>> {
-    let n_rows: usize = parts.iter().map(|part| part.len()).sum();
-    let rows = n_rows.div_ceil(n_threads.max(1)).max(THREAD_ROWS_MIN);
-    let mut shares: Vec<Vec<StringArray>> = vec![Vec::new()];
-    let mut room = rows;
-    for part in parts {
-        let mut first = 0;
-        while first < part.len() {
-            if room == 0 {
-                shares.push(Vec::new());
-                room = rows;
-            }
-            let n = room.min(part.len() - first);
-            if let Some(share) = shares.last_mut() {
-                share.push(StringArray::slice(part, first, n));
-            }
-            first += n;
-            room -= n;
-        }
-    }
-    shares
-}
-
-/// What one thread met.
-struct Local<'a> {
-    /// A number of its own for each row; anything for null.
-    codes: Vec<i32>,
-    texts: Vec<&'a str>,
-    /// For each of its numbers that of all.
-    numbers: Vec<i32>,
-}
-
-impl<'a> Local<'a> {
-    fn of(parts: &'a [StringArray]) -> Local<'a> {
-        let mut known: HashMap<&str, i32> = HashMap::default();
-        let mut texts: Vec<&str> = Vec::new();
-        let mut codes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
-        for part in parts {
-            codes.extend(part.iter().map(|text| match text {
-                None => 0,
-                Some(text) => match known.get(text) {
-                    Some(code) => *code,
-                    None => {
-                        let code = texts.len() as i32;
-                        texts.push(text);
-                        known.insert(text, code);
-                        code
-                    }
-                },
-            }));
-        }
-        Local {
-            codes,
-            texts,
-            numbers: Vec::new(),
-        }
-    }
-
-    fn renumber(&mut self) {
-        for code in &mut self.codes {
-            // Rows that are null have a number although there may be no text.
-            *code = self.numbers.get(*code as usize).copied().unwrap_or(0);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,49 +112,6 @@ mod tests {
         assert_eq!(codes(second), [Some(1), Some(2), Some(0)]);
         assert_eq!(codes(third), [Some(2), Some(0)]);
         assert_eq!(dictionary.texts(), StringArray::from(vec!["R", "A", "N"]));
-    }
-
-    #[test]
-    fn threads_number_texts_as_one_would() {
-        let part = |from: usize| -> ArrayRef {
-            let rows = (from..from + THREAD_ROWS_MIN).map(|row| match row % 7 {
-                0 => None,
-                _ => Some(((row / 3) % 1009).to_string()),
-            });
-            Arc::new(rows.collect::<StringArray>())
-        };
-        let parts: Vec<ArrayRef> = (0..4).map(|at| part(at * 40_000)).collect();
-        let of = |n_threads| {
-            encode_all(&parts, Some("first"), n_threads).unwrap_or_else(|_| panic!("text"))
-        };
-        let (codes, texts) = of(4);
-        assert_eq!((codes.clone(), texts.clone()), of(1));
-        assert_eq!((texts.len(), texts.value(0)), (1010, "first"));
-        let rows = parts.iter().flat_map(|part| part.as_string::<i32>());
-        for (code, text) in codes.iter().zip(rows) {
-            assert_eq!(code.map(|code| texts.value(code as usize)), text);
-        }
-    }
-
-    #[test]
-    fn one_large_part_keeps_several_threads_busy() {
-        let texts =
-            StringArray::from_iter_values((0..4 * THREAD_ROWS_MIN).map(|row| row.to_string()));
-        let parts = shares(&[&texts], 4);
-        assert_eq!(parts.len(), 4);
-        let rows = parts.iter().flatten().flat_map(|part| part.iter());
-        assert!(rows.eq(texts.iter()));
-    }
-
-    #[test]
-    fn no_rows_and_only_nulls_have_no_texts() {
-        let nulls: ArrayRef = Arc::new(StringArray::new_null(3));
-        for parts in [vec![], vec![nulls]] {
-            let Ok((codes, texts)) = encode_all(&parts, None, 4) else {
-                panic!("text has codes");
-            };
-            assert_eq!((codes.null_count(), texts.len()), (codes.len(), 0));
-        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod feed;
 mod finish;
 mod held;
 mod no_rows;
+mod numbering;
 mod original;
 mod relation;
 mod rest;
@@ -62,6 +63,8 @@ pub struct Device {
     pub cache_bytes: usize,
     /// As in [`DeviceLimits`]; a power of two.
     pub(crate) least_slices: usize,
+    /// As in [`DeviceLimits`].
+    pub(crate) unpacks_on_host: bool,
     /// The accounts of scans since they were last taken.
     pub scans: Scans,
 }
@@ -80,6 +83,9 @@ pub struct DeviceLimits {
     /// Into how many slices joins and groups are cut at least, whether they fit or not: more
     /// than 1 is for tests.
     pub least_slices: usize,
+    /// Whether pages of files are decompressed on the CPU though kernels could: for tests,
+    /// and to compare.
+    pub unpacks_on_host: bool,
 }
 
 /// A part of the device memory, in per cent.
@@ -95,6 +101,7 @@ impl Default for DeviceLimits {
             concurrent_chunks: 4,
             cache_part: CachePart(0),
             least_slices: 1,
+            unpacks_on_host: false,
         }
     }
 }
@@ -124,6 +131,7 @@ impl Device {
             admission: Admission::new(limits.concurrent_chunks),
             waiting,
             least_slices: limits.least_slices.next_power_of_two(),
+            unpacks_on_host: limits.unpacks_on_host,
             cache,
             scans: Scans::default(),
             cache_bytes: memory_bytes / 100 * usize::from(limits.cache_part.0.min(100)),

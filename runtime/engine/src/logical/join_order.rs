@@ -3,7 +3,9 @@
 //! DataFusion 55 joins in the order in which a query names its tables. A maximal tree of
 //! inner joins becomes relations and conditions, and [`super::enumerate`] says how to put
 //! them together again. A tree changes only if the new one is expected to be clearly
-//! cheaper: estimates err, and authors often know their data.
+//! cheaper: estimates err, and authors often know their data. (A tree that may also join
+//! results of joins made fewer rows, but TPC-H at scale 30 took longer: they are laid out,
+//! with the texts in them, before they are probed.)
 
 use std::sync::Arc;
 
@@ -102,7 +104,11 @@ impl JoinOrder {
         let Some((tree, cost)) = graph.cheapest() else {
             return Ok(None);
         };
-        if cost >= WORTH_PART * graph.cost(written) {
+        // Which side becomes the table is decided later, and not always as it is taken here:
+        // the order has to be better also if no result is laid out.
+        let is_cheaper = cost < WORTH_PART * graph.cost(written)
+            && graph.rows_between(&tree) < WORTH_PART * graph.rows_between(written);
+        if !is_cheaper {
             return Ok(None);
         }
         let mut left: Vec<Option<Condition>> = conditions.into_iter().map(Some).collect();

@@ -15,7 +15,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::is_of_write;
 use crate::error::{Error, Result};
+use crate::report::OutputFile;
 use crate::settings::WriteMode;
 
 const MARK: &str = ".warpline-";
@@ -193,6 +195,60 @@ impl LocalFile {
     }
 }
 
+/// The files of a write that an earlier attempt has published, after completing what it
+/// had committed. None when it has published nothing.
+pub fn published(written: &str, target: &Path, id: &str) -> Result<Option<Vec<OutputFile>>> {
+    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+        return Ok(None);
+    };
+    let name = name.to_string_lossy();
+    sweep(parent, &name, target);
+    // A lock that is left is held: that attempt is not over.
+    let prefix = format!(".{name}{MARK}{id}");
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let left = entry.file_name().to_string_lossy().into_owned();
+        if left.starts_with(&prefix) && (left.ends_with(".lock") || left.ends_with(".commit")) {
+            return Err(Error::OutputBusy {
+                location: written.to_owned(),
+            });
+        }
+    }
+    let mut files = Vec::new();
+    find(target, "", id, &mut files).map_err(|error| Error::io("read", target, error))?;
+    files.sort_by(|a: &OutputFile, b| a.path.cmp(&b.path));
+    Ok((!files.is_empty()).then_some(files))
+}
+
+/// Collects the files of a write below a directory.
+fn find(
+    directory: &Path,
+    below: &str,
+    id: &str,
+    files: &mut Vec<OutputFile>,
+) -> std::io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{below}{name}");
+        if entry.file_type()?.is_dir() {
+            find(&entry.path(), &format!("{path}/"), id, files)?;
+        } else if is_of_write(&path, id) {
+            files.push(OutputFile {
+                path,
+                rows: 0,
+                bytes: entry.metadata()?.len(),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Clears away, or completes, what runs that no longer live have left.
 fn sweep(parent: &Path, name: &str, target: &Path) {
     let prefix = format!(".{name}{MARK}");
@@ -339,6 +395,34 @@ mod tests {
         drop(Staging::create("out", &target, "next").unwrap());
         assert_eq!(names(&target.join("day=1")), ["b"]);
         assert_eq!(names(home.path()), ["out"]);
+    }
+
+    #[test]
+    fn a_repeated_write_finds_what_its_earlier_attempt_left() {
+        const ID: &str = "00112233445566aa";
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("out");
+        let found = || published("out", &target, ID);
+        assert_eq!(found().unwrap(), None);
+
+        // The earlier attempt still lives.
+        let earlier = Staging::create("out", &target, &format!("{ID}1")).unwrap();
+        assert!(matches!(found(), Err(Error::OutputBusy { .. })));
+        write(&earlier, &format!("part-00000-{ID}.parquet"), "x");
+        earlier.publish(WriteMode::Append).unwrap();
+        let files = found().unwrap().expect("it is published");
+        assert_eq!(files[0].path, format!("part-00000-{ID}.parquet"));
+
+        // It was killed while moving the second of two files in.
+        let commit = home
+            .path()
+            .join(format!(".out.warpline-{ID}2.commit/day=1"));
+        fs::create_dir_all(&commit).unwrap();
+        fs::write(commit.join(format!("part-00001-{ID}.parquet")), "y").unwrap();
+        File::create(home.path().join(format!(".out.warpline-{ID}2.lock"))).unwrap();
+        assert_eq!(found().unwrap().map(|files| files.len()), Some(2));
+        assert_eq!(names(home.path()), ["out"]);
+        assert_eq!(published("out", &target, "ffffffffffffffff").unwrap(), None);
     }
 
     #[test]

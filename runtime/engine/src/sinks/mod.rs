@@ -5,6 +5,10 @@
 //!                                +--> writer --> part-00001-<run>.parquet --+--> publish
 //! ```
 //!
+//! A write that may be repeated has a name, [`crate::settings::WriteId`], and its files bear it.
+//! What an earlier attempt has published is found by that name and left as it is; what it
+//! has published in part is completed or removed first.
+//!
 //! A second writer starts only when the first cannot keep up, so a small result is
 //! one file. An ordered result has one writer, and its files' names are in order.
 
@@ -50,11 +54,25 @@ enum Place {
 pub struct Sink {
     place: Place,
     output: Output,
-    run_id: String,
+    /// In the names of its files.
+    file_id: String,
+}
+
+/// How an output stands before a stage runs.
+#[derive(Debug)]
+pub enum Standing {
+    /// It is to be written.
+    Open,
+    /// An earlier attempt of this write has published it.
+    Published(OutputReport),
 }
 
 /// Whether an output may be written at all; called before anything runs.
-pub async fn check(output: &Output, location: &Location, store: &dyn ObjectStore) -> Result<()> {
+pub async fn check(
+    output: &Output,
+    location: &Location,
+    store: &dyn ObjectStore,
+) -> Result<Standing> {
     let problem = |problem: &str| Error::Output {
         location: output.location.clone(),
         problem: problem.to_owned(),
@@ -75,13 +93,45 @@ pub async fn check(output: &Output, location: &Location, store: &dyn ObjectStore
     if output.target_file_bytes == 0 {
         return Err(problem("it has a target file size of 0"));
     }
+    if let Some(files) = published(output, location, store).await? {
+        return Ok(Standing::Published(OutputReport {
+            location: output.location.clone(),
+            rows: 0,
+            bytes: files.iter().map(|file| file.bytes).sum(),
+            files,
+            recovered: true,
+        }));
+    }
     match output.mode {
         WriteMode::Error if location.is_local() => {
-            local::check_absent(&output.location, &location.local_path())
+            local::check_absent(&output.location, &location.local_path())?;
         }
-        WriteMode::Error => remote::check_absent(store, location).await,
-        WriteMode::Overwrite | WriteMode::Append => Ok(()),
+        WriteMode::Error => remote::check_absent(store, location).await?,
+        WriteMode::Overwrite | WriteMode::Append => {}
     }
+    Ok(Standing::Open)
+}
+
+/// The files that an earlier attempt of this write has published; none when it has not.
+async fn published(
+    output: &Output,
+    location: &Location,
+    store: &dyn ObjectStore,
+) -> Result<Option<Vec<OutputFile>>> {
+    let Some(write) = output.write_id.as_ref().filter(|write| write.is_repeated) else {
+        return Ok(None);
+    };
+    if location.is_local() {
+        local::published(&output.location, &location.local_path(), &write.id)
+    } else {
+        remote::published(store, location, output.mode, &write.id).await
+    }
+}
+
+/// Whether a file's name says that a write made it.
+fn is_of_write(path: &str, id: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with("part-") && name.contains(&format!("-{id}."))
 }
 
 /// Whether a result's columns can be written as asked; called before anything runs.
@@ -131,7 +181,14 @@ impl Sink {
         location: Location,
         store: Arc<dyn ObjectStore>,
     ) -> Result<Sink> {
-        let run_id = run_id();
+        // Two attempts of one write never share a hidden place.
+        let (run_id, file_id) = match &output.write_id {
+            Some(write) => (format!("{}{}", write.id, run_id()), write.id.clone()),
+            None => {
+                let id = run_id();
+                (id.clone(), id)
+            }
+        };
         let place = if location.is_local() {
             Place::Local(local::Staging::create(
                 &output.location,
@@ -144,7 +201,7 @@ impl Sink {
         Ok(Sink {
             place,
             output: output.clone(),
-            run_id,
+            file_id,
         })
     }
 
@@ -197,6 +254,7 @@ impl Sink {
             rows: files.iter().map(|file| file.rows).sum(),
             bytes: files.iter().map(|file| file.bytes).sum(),
             files,
+            recovered: false,
         })
     }
 
@@ -526,7 +584,7 @@ struct OpenFile {
 
 impl OpenFile {
     fn create(sink: &Sink, directory: &str, number: usize, schema: &SchemaRef) -> Result<Self> {
-        let name = format!("part-{number:05}-{}.{}", sink.run_id, sink.extension());
+        let name = format!("part-{number:05}-{}.{}", sink.file_id, sink.extension());
         let relative = if directory.is_empty() {
             name
         } else {

@@ -21,7 +21,9 @@ use datafusion::object_store::path::Path;
 use datafusion::object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 use futures::{StreamExt, TryStreamExt};
 
+use super::is_of_write;
 use crate::error::{Error, Result};
+use crate::report::OutputFile;
 use crate::settings::WriteMode;
 use crate::sources::Location;
 
@@ -59,6 +61,66 @@ pub async fn check_absent(store: &dyn ObjectStore, location: &Location) -> Resul
         }),
         Some(Err(error)) => Err(Error::from_store(&location.written, &error)),
     }
+}
+
+/// What the marker says.
+#[derive(serde::Deserialize)]
+struct Marker {
+    files: Vec<String>,
+}
+
+/// The files of a write that an earlier attempt has published, by the marker that it wrote
+/// last. Objects of an attempt that ended before its marker are removed. None when nothing
+/// is published.
+pub async fn published(
+    store: &dyn ObjectStore,
+    location: &Location,
+    mode: WriteMode,
+    id: &str,
+) -> Result<Option<Vec<OutputFile>>> {
+    let failed =
+        |error: &datafusion::object_store::Error| Error::from_store(&location.written, error);
+    let marker = location.prefix.clone().join(MARKER);
+    let listed: Vec<_> = store
+        .list(Some(&location.prefix))
+        .try_collect()
+        .await
+        .map_err(|error| failed(&error))?;
+    let named = match store.get(&marker).await {
+        Ok(found) => {
+            let text = found.bytes().await.map_err(|error| failed(&error))?;
+            serde_json::from_slice::<Marker>(&text)
+                .map_or_else(|_| Vec::new(), |marker| marker.files)
+        }
+        Err(datafusion::object_store::Error::NotFound { .. }) => Vec::new(),
+        Err(error) => return Err(failed(&error)),
+    };
+    let is_complete = named.iter().any(|name| is_of_write(name, id));
+    let mut files = Vec::new();
+    for object in listed {
+        let path = &object.location;
+        let is_ours = is_of_write(path.as_ref(), id);
+        if is_complete && is_ours {
+            let below = path.as_ref().strip_prefix(location.prefix.as_ref());
+            files.push(OutputFile {
+                path: below
+                    .unwrap_or(path.as_ref())
+                    .trim_start_matches('/')
+                    .to_owned(),
+                rows: 0,
+                bytes: object.size,
+            });
+        }
+        let is_half = !is_complete && is_ours;
+        let is_obsolete = is_complete
+            && mode == WriteMode::Overwrite
+            && *path != marker
+            && !named.iter().any(|name| name == path.as_ref());
+        if is_half || is_obsolete {
+            store.delete(path).await.map_err(|error| failed(&error))?;
+        }
+    }
+    Ok(is_complete.then_some(files))
 }
 
 impl Staging {
@@ -304,6 +366,70 @@ mod tests {
         );
         let large = store.head(&Path::from("out/day=1/large")).await.unwrap();
         assert_eq!(large.size, 2 * PART_BYTES as u64 + 5);
+    }
+
+    const ID: &str = "00112233445566aa";
+
+    /// What a repeated attempt finds after objects of these names, and a marker that names
+    /// some of them.
+    async fn check_repeat(
+        mode: WriteMode,
+        objects: &[&str],
+        marked: Option<&[&str]>,
+        is_published: bool,
+        left: &[&str],
+    ) {
+        let store = Arc::new(InMemory::new());
+        for name in objects {
+            store
+                .put(&Path::from(*name), PutPayload::from_static(b"x"))
+                .await
+                .unwrap();
+        }
+        if let Some(files) = marked {
+            let text = serde_json::json!({ "files": files }).to_string();
+            let marker = Path::from("out/_SUCCESS");
+            store
+                .put(&marker, PutPayload::from(text.into_bytes()))
+                .await
+                .unwrap();
+        }
+        let location = Location::parse("s3://lake/out/").unwrap();
+        let found = published(store.as_ref(), &location, mode, ID)
+            .await
+            .unwrap();
+        assert_eq!(found.is_some(), is_published, "{objects:?} {marked:?}");
+        assert_eq!(names(store.as_ref()).await, left);
+    }
+
+    #[tokio::test]
+    async fn a_repeated_write_finds_what_its_earlier_attempt_left() {
+        let ours = "out/part-00000-00112233445566aa.parquet";
+        let other = "out/part-00000-ffffffffffffffff.parquet";
+        for mode in [WriteMode::Error, WriteMode::Append] {
+            check_repeat(mode, &[], None, false, &[]).await;
+            check_repeat(mode, &[ours], None, false, &[]).await;
+            check_repeat(mode, &[ours], Some(&[ours]), true, &["out/_SUCCESS", ours]).await;
+        }
+        let marked = Some(&[other][..]);
+        check_repeat(
+            WriteMode::Append,
+            &[ours, other],
+            marked,
+            false,
+            &["out/_SUCCESS", other],
+        )
+        .await;
+        // Killed between its marker and the removal of what was there before.
+        let marked = Some(&[ours][..]);
+        check_repeat(
+            WriteMode::Overwrite,
+            &[ours, other],
+            marked,
+            true,
+            &["out/_SUCCESS", ours],
+        )
+        .await;
     }
 
     #[tokio::test]

@@ -1,10 +1,15 @@
 //! One file for each command.
 
+pub mod attempt;
+pub mod batches;
 pub mod compile_guest;
 pub mod devices;
 pub mod plan;
 pub mod run;
+pub mod serve;
+pub mod tokens;
 pub mod tpch;
+pub mod triggers;
 pub mod udf;
 pub mod validate;
 

@@ -25,7 +25,7 @@ pub fn plan(arguments: &Plan) -> Exit {
     };
     let gpu = match spec.is_refused() {
         true => None,
-        false => gpus.source_for(&spec),
+        false => gpus.source_for(&spec.loaded),
     };
     let gpu = gpu.as_ref().map(|gpu| gpu as &dyn GpuSource);
     match show(arguments, &spec, machine, gpu) {

@@ -44,7 +44,7 @@ pub fn run(arguments: &Run) -> Exit {
         eprintln!("{}", spec.summary());
         return Exit::Usage;
     }
-    let gpu = gpus.source_for(&spec);
+    let gpu = gpus.source_for(&spec.loaded);
     let gpu = gpu.as_ref().map(|gpu| gpu as &dyn GpuSource);
     match attempt(arguments, &spec, machine, gpu) {
         Ok(report) => exit_of(report.state),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, StringArray};
 use arrow::datatypes::Int32Type;
 use datafusion::execution::TaskContext;
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kernels::columns::{DeviceChunk, DeviceColumn, StagedColumn, stage};
 use kernels::gpu::Stream;
 use kernels::ir::Range;
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::columns::ColumnOfPages;
 use super::footers::{Piece, Pieces};
-use super::load::host_gate;
+use super::load::{TOGETHER_BYTES, host_gate};
 use super::pages::Target;
 use super::plan::{Scan, location_of};
 use crate::exec::Device;
@@ -27,12 +27,15 @@ use crate::exec::dictionary::{Dictionary, Encoder};
 use crate::exec::failure::{Failure, is_out_of_memory};
 use crate::exec::held::Held;
 use crate::exec::relation::{Relation, blocking, encoded};
-use crate::report::ScanReport;
+use crate::report::{CodecReport, ScanReport};
 
 /// Row groups are gathered to chunks of at most so many rows and bytes: enough to fill a
 /// device, little enough that reading, decoding and computing overlap.
 const CHUNK_ROWS: usize = 8 << 20;
 const CHUNK_BYTES: usize = 256 << 20;
+
+/// Groups of columns of a relation that are read at a time.
+const GROUPS_AT_ONCE: usize = 3;
 
 /// Chunks that are read or computed at a time.
 const CHUNKS_AT_ONCE: usize = 3;
@@ -62,13 +65,35 @@ pub(super) struct Account {
     pub(super) fetched_bytes: AtomicU64,
     pub(super) decompressed_bytes: AtomicU64,
     pub(super) device_bytes: AtomicU64,
+    pub(super) copied_bytes: AtomicU64,
     texts_on_host: AtomicU64,
     pub(super) fetch_us: AtomicU64,
     pub(super) decompress_us: AtomicU64,
     counts: Mutex<RunCounts>,
+    unpacked: Mutex<Unpacked>,
+}
+
+/// What was decompressed.
+#[derive(Default)]
+struct Unpacked {
+    codecs: Vec<CodecReport>,
+    device_ms: f64,
 }
 
 impl Account {
+    /// Notes how a column chunk is decompressed.
+    pub(super) fn add_codec(&self, codec: CodecReport) {
+        let mut unpacked = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        codec.add_to(&mut unpacked.codecs);
+    }
+
+    /// Notes what kernels did to decompress.
+    pub(super) fn add_unpacked(&self, counts: RunCounts, device_ms: f64) {
+        self.add_counts(counts);
+        let mut unpacked = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        unpacked.device_ms += device_ms;
+    }
+
     fn add_counts(&self, counts: RunCounts) {
         let mut all = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *all = all.and(&counts);
@@ -147,11 +172,19 @@ impl Opened {
         let pieces = &self.pieces.pieces;
         let mut columns = HashMap::new();
         let mut texts = Texts::new();
-        for group in job.together(pieces) {
-            let (own, own_texts) = job.columns(pieces, group).await?;
+        // While one group is decoded the next is on its way, where there is room for many.
+        let groups = job.together(pieces);
+        let n_at_once = match device.gpu.meter().limit() / TOGETHER_BYTES {
+            0..16 => 1,
+            _ => GROUPS_AT_ONCE,
+        };
+        let read = groups.into_iter().map(|group| job.columns(pieces, group));
+        let mut read = futures::stream::iter(read).buffered(n_at_once);
+        while let Some((own, own_texts)) = read.try_next().await? {
             columns.extend(own);
             texts.extend(own_texts);
         }
+        drop(read);
         if !job.scan.constants.is_empty() {
             let (job, pieces) = (job.clone(), pieces.clone());
             let own = blocking(move || job.constants_of_relation(&pieces)).await?;
@@ -201,6 +234,12 @@ impl Job {
             .counts
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let unpacked = std::mem::take(
+            &mut *account
+                .unpacked
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         self.scan.count_rows(n_rows);
         let fetched = read(&account.fetched_bytes);
         self.scan.counters().bytes_scanned.add(fetched as usize);
@@ -215,14 +254,16 @@ impl Job {
             bytes_fetched: fetched,
             bytes_decompressed_on_cpu: read(&account.decompressed_bytes),
             bytes_of_pages: read(&account.device_bytes),
+            codecs: unpacked.codecs,
             texts_numbered_on_cpu: read(&account.texts_on_host),
             elapsed_ms: started.elapsed().as_secs_f64() * 1e3,
             fetch_ms: read(&account.fetch_us) as f64 / 1e3,
             decompress_ms: read(&account.decompress_us) as f64 / 1e3,
-            decode_ms: counts.device_ms,
+            unpack_ms: unpacked.device_ms,
+            decode_ms: counts.device_ms - unpacked.device_ms,
         });
         RunCounts {
-            bytes_to_device: counts.bytes_to_device + read(&account.device_bytes),
+            bytes_to_device: counts.bytes_to_device + read(&account.copied_bytes),
             ..counts
         }
     }

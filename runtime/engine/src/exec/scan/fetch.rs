@@ -99,7 +99,7 @@ const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The bytes of one request.
-async fn get(file: &File, range: Range<u64>) -> Result<Bytes, Failure> {
+pub(super) async fn get(file: &File, range: Range<u64>) -> Result<Bytes, Failure> {
     let wanted = range.end - range.start;
     if wanted == 0 {
         return Ok(Bytes::new());

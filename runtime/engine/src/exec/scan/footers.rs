@@ -8,7 +8,8 @@ use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::ParquetFileMetrics;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::physical_plan::parquet::{
-    Int96Coercer, ParquetAccessPlan, RowGroupAccessPlanFilter, apply_file_schema_type_coercions,
+    BloomFilterStatistics, Int96Coercer, ParquetAccessPlan, RowGroupAccessPlanFilter,
+    apply_file_schema_type_coercions,
 };
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
@@ -17,9 +18,12 @@ use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use futures::{StreamExt, TryStreamExt};
 use kernels::parquet::{Physical, check};
 use parquet::arrow::{parquet_column, parquet_to_arrow_schema};
-use parquet::basic::Type as FileType;
+use parquet::basic::{Compression, Type as FileType};
+use parquet::bloom_filter::Sbbf;
+
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 
+use super::fetch::get;
 use super::plan::Scan;
 use super::reason;
 use crate::exec::failure::Failure;
@@ -83,10 +87,14 @@ impl Piece {
         usize::try_from(self.column(column).uncompressed_size()).unwrap_or(0)
     }
 
-    /// Bytes of a wanted column while it is decompressed.
-    pub fn host_bytes(&self, column: usize) -> usize {
-        let compressed = usize::try_from(self.column(column).compressed_size());
-        compressed.unwrap_or(0) + self.column_bytes(column)
+    /// Bytes of a wanted column in the file.
+    pub fn packed_bytes(&self, column: usize) -> usize {
+        usize::try_from(self.column(column).compressed_size()).unwrap_or(0)
+    }
+
+    /// How a wanted column is compressed.
+    pub fn compression(&self, column: usize) -> Compression {
+        self.column(column).compression()
     }
 
     fn column(&self, column: usize) -> &ColumnChunkMetaData {
@@ -184,16 +192,17 @@ async fn of_file(
         Ok(leaves) => leaves,
         Err(reason) => return Ok(Err(reason)),
     };
-    let groups = row_groups(scan, &file, &metadata, &leaves, counters)?;
-    let n_pruned = groups.n_pruned;
-    let file = Arc::new(File {
+    let own = File {
         store,
         name: format!("{}{}", scan.config().object_store_url, meta.location).into(),
         meta,
         metadata,
         leaves: leaves.columns,
         partition_values: file.partition_values.clone(),
-    });
+    };
+    let groups = row_groups(scan, &file, &own, &leaves.schema, counters).await?;
+    let n_pruned = groups.n_pruned;
+    let file = Arc::new(own);
     let pieces = groups.kept.into_iter().map(|row_group| Piece {
         file: Arc::clone(&file),
         row_group,
@@ -272,16 +281,16 @@ struct Kept {
     n_pruned: usize,
 }
 
-/// The row groups of the file's range that statistics do not rule out, as DataFusion's own
-/// reader picks them.
-fn row_groups(
+/// The row groups of the file's range that neither statistics nor Bloom filters rule out, as
+/// DataFusion's own reader picks them.
+async fn row_groups(
     scan: &Scan,
     file: &PartitionedFile,
-    metadata: &ParquetMetaData,
-    leaves: &Leaves,
+    own: &File,
+    schema: &SchemaRef,
     counters: &ParquetFileMetrics,
 ) -> Result<Kept, Failure> {
-    let groups = metadata.row_groups();
+    let groups = own.metadata.row_groups();
     if groups.iter().any(|group| group.num_columns() == 0) {
         let none = ParquetAccessPlan::new_all(groups.len());
         return Ok(Kept {
@@ -296,19 +305,85 @@ fn row_groups(
     let n_in_range = filter.remaining_row_group_count();
     // Names and types must be those that the predicate speaks of.
     if let Some(predicate) = &scan.predicate
-        && is_same(&leaves.schema, scan.file_schema())
+        && is_same(schema, scan.file_schema())
         && let Some(predicate) = PruningPredicateBuilder::new()
-            .with_file_schema(Arc::clone(&leaves.schema))
+            .with_file_schema(Arc::clone(schema))
             .build(Arc::clone(predicate))
     {
-        let described = metadata.file_metadata().schema_descr();
-        filter.prune_by_statistics(&leaves.schema, described, groups, &predicate, counters);
+        let described = own.metadata.file_metadata().schema_descr();
+        filter.prune_by_statistics(schema, described, groups, &predicate, counters);
+        if scan.reads_bloom_filters {
+            let kept: Vec<usize> = filter.row_group_indexes().collect();
+            let columns = predicate.literal_columns();
+            let filters = bloom_filters(own, schema, columns, &kept).await;
+            filter.prune_by_bloom_filters(&predicate, counters, &filters);
+        }
     }
     let kept: Vec<usize> = filter.row_group_indexes().collect();
     Ok(Kept {
         n_pruned: n_in_range - kept.len(),
         kept,
     })
+}
+
+/// Bloom filters that are read at a time.
+const BLOOM_FILTERS_AT_ONCE: usize = 16;
+
+/// One that is larger costs more than it may save.
+const BLOOM_FILTER_BYTES_MAX: u64 = 8 << 20;
+
+/// For each row group of the file the Bloom filters of some columns, empty for those that are
+/// not in `kept`. One that cannot be read rules nothing out.
+async fn bloom_filters(
+    file: &File,
+    schema: &SchemaRef,
+    columns: impl IntoIterator<Item = String>,
+    kept: &[usize],
+) -> Vec<BloomFilterStatistics> {
+    let described = file.metadata.file_metadata().schema_descr();
+    let groups = file.metadata.row_groups();
+    let mut all = vec![BloomFilterStatistics::new(); groups.len()];
+    let mut wanted = Vec::new();
+    for name in columns {
+        let Some((leaf, _)) = parquet_column(described, schema, &name) else {
+            continue;
+        };
+        for group in kept {
+            let meta = groups[*group].column(leaf);
+            let start = meta.bloom_filter_offset().map(u64::try_from);
+            let n = meta.bloom_filter_length().map(u64::try_from);
+            let (Some(Ok(start)), Some(Ok(n))) = (start, n) else {
+                continue;
+            };
+            let end = start.checked_add(n).filter(|end| *end <= file.meta.size);
+            if let Some(end) = end.filter(|_| n <= BLOOM_FILTER_BYTES_MAX) {
+                wanted.push((*group, leaf, name.clone(), start..end));
+            }
+        }
+    }
+    let read = wanted
+        .into_iter()
+        .map(
+            |(group, leaf, name, range)| async move { (group, leaf, name, get(file, range).await) },
+        );
+    let mut read = futures::stream::iter(read).buffer_unordered(BLOOM_FILTERS_AT_ONCE);
+    while let Some((group, leaf, name, bytes)) = read.next().await {
+        let read = match bytes {
+            Ok(bytes) => Sbbf::from_bytes(&bytes).map_err(|e| e.to_string()),
+            Err(failure) => Err(format!("{failure:?}")),
+        };
+        match read {
+            Ok(filter) => {
+                let column = described.column(leaf);
+                let (ty, length) = (column.physical_type(), column.type_length());
+                all[group].insert(name, filter, ty, length);
+            }
+            Err(error) => {
+                tracing::warn!(file = %file.name, column = name, group, error, "a Bloom filter cannot be read");
+            }
+        }
+    }
+    all
 }
 
 /// Whether two schemas have the same names and types.

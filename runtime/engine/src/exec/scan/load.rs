@@ -14,8 +14,9 @@ use super::chunks::{Job, add, us_since};
 use super::columns::ColumnOfPages;
 use super::fetch::fetch;
 use super::footers::Piece;
-use super::pages::{Chunk, Loaded, Target};
+use super::pages::{Chunk, Loaded, Sent, Target, codec_of};
 use super::plan::WantedColumn;
+use super::unpack::unpack;
 use crate::exec::codes::{Wanted, internal};
 use crate::exec::failure::Failure;
 use crate::exec::relation::blocking;
@@ -24,7 +25,7 @@ use crate::exec::relation::blocking;
 const FETCHED_AHEAD: usize = 4;
 
 /// Columns of a relation are read together up to here.
-const TOGETHER_BYTES: usize = 1 << 30;
+pub(super) const TOGETHER_BYTES: usize = 1 << 30;
 
 /// A row group's compressed columns, each with its place in the file, and the host memory
 /// that it takes until they are on the device.
@@ -82,6 +83,14 @@ impl Job {
         let of_columns = columns.iter().map(|column| {
             let pages = pieces.iter().map(|piece| piece.column_bytes(*column));
             let pages: usize = pages.sum();
+            // Where kernels decompress, the compressed bytes too.
+            let packed = pieces
+                .iter()
+                .map(|piece| match self.unpacks(piece, *column) {
+                    true => piece.packed_bytes(*column),
+                    false => 0,
+                });
+            let pages = pages + packed.sum::<usize>();
             // Wide and narrow elements, and the row of each value.
             match self.scan.columns[*column].ty {
                 Type::Bool => pages + n_rows * 6,
@@ -91,6 +100,12 @@ impl Job {
             }
         });
         of_columns.sum()
+    }
+
+    /// Whether kernels decompress a column chunk, as far as the footer tells.
+    fn unpacks(&self, piece: &Piece, column: usize) -> bool {
+        let is_on_host = self.device.unpacks_on_host;
+        codec_of(piece.compression(column), is_on_host).is_ok()
     }
 
     /// The pages of some columns, on the device or on their way.
@@ -110,10 +125,22 @@ impl Job {
             pinned: device.pinned.clone(),
             stream: Arc::new(Stream::new(&device.gpu)?),
         };
-        let loaded = self.load_pages(pieces, &columns, &target).await?;
+        let sent = self.send_pages(pieces, &columns, &target).await?;
+        for one in &sent {
+            add(&self.account.copied_bytes, one.copied_bytes);
+            if let Some(codec) = &one.unpacked {
+                if !codec.on_device {
+                    add(&self.account.decompressed_bytes, codec.bytes);
+                }
+                self.account.add_codec(codec.clone());
+            }
+        }
+        let (device, own) = (self.device.clone(), target.clone());
+        let (loaded, counts, unpack_ms) =
+            blocking(move || Ok(unpack(sent, &device, &own)?)).await?;
+        self.account.add_unpacked(counts, unpack_ms);
         let mut by_column: Vec<Vec<Loaded>> = columns.iter().map(|_| Vec::new()).collect();
         for (at, one) in loaded.into_iter().enumerate() {
-            add(&self.account.decompressed_bytes, one.decompressed_bytes);
             add(&self.account.device_bytes, one.chunk.bytes.bytes() as u64);
             by_column[at % columns.len()].push(one);
         }
@@ -125,13 +152,13 @@ impl Job {
         Ok((of_columns.collect(), target))
     }
 
-    /// Fetches and decompresses: for each row group its columns in their order.
-    async fn load_pages(
+    /// Fetches and sends: for each row group its columns in their order.
+    async fn send_pages(
         &self,
         pieces: &[Piece],
         columns: &[usize],
         target: &Target,
-    ) -> Result<Vec<Loaded>, Failure> {
+    ) -> Result<Vec<Sent>, Failure> {
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = Arc::new(Semaphore::new(n_threads));
         let fetched = pieces.iter().cloned().map(|piece| {
@@ -153,28 +180,35 @@ impl Job {
                 let permit = Arc::clone(&threads).acquire_owned().await;
                 let (target, account) = (target.clone(), Arc::clone(&self.account));
                 let memory = Arc::clone(&memory);
+                let is_on_host = self.device.unpacks_on_host;
                 running.push(tokio::task::spawn_blocking(move || {
                     let (_permit, _memory) = (permit, memory);
                     let started = Instant::now();
-                    let loaded = chunk.load(&target);
+                    let sent = chunk.send(&target, is_on_host);
                     add(&account.decompress_us, us_since(started));
-                    loaded
+                    sent
                 }));
             }
         }
-        let mut loaded = Vec::with_capacity(running.len());
+        let mut sent = Vec::with_capacity(running.len());
         for one in running {
             let one = one.await;
             let one = one.map_err(|e| internal(format!("a thread of the scan ended: {e}")))?;
-            loaded.push(one?);
+            sent.push(one?);
         }
-        Ok(loaded)
+        Ok(sent)
     }
 
     /// The compressed columns of a row group, and the host memory that it takes until they
     /// are on the device.
     async fn fetch_piece(&self, piece: Piece, columns: Vec<usize>) -> Result<Fetched, Failure> {
-        let bytes: usize = columns.iter().map(|column| piece.host_bytes(*column)).sum();
+        let bytes = columns
+            .iter()
+            .map(|column| match self.unpacks(&piece, *column) {
+                true => piece.packed_bytes(*column),
+                false => piece.packed_bytes(*column) + piece.column_bytes(*column),
+            });
+        let bytes: usize = bytes.sum();
         let (gate, units_max) = &self.host;
         // A row group that is larger than all of it goes by itself.
         let units = bytes.div_ceil(HOST_UNIT).min(*units_max) as u32;

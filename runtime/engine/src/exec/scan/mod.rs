@@ -3,8 +3,8 @@
 //! ```text
 //!   footers (cached) ── pruned ── row groups, gathered to chunks
 //!     | byte ranges of the touched columns, many requests at once
-//!   compressed column chunks
-//!     | pages decompressed on all cores, into page-locked memory
+//!   compressed column chunks, through page-locked memory
+//!     | pages decompressed by kernels; by all cores on their way where no kernel does
 //!   page bodies on the device
 //!     | decoded by kernels
 //!   device columns, codes for text that has them
@@ -19,9 +19,11 @@ mod columns;
 mod constants;
 mod fetch;
 mod footers;
+mod headers;
 mod load;
 mod pages;
 mod plan;
+mod unpack;
 
 pub use chunks::{ChunkSink, Opened};
 

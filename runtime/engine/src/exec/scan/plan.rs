@@ -56,6 +56,8 @@ pub struct Scan {
     pub int96_unit: TimeUnit,
     /// What prunes, if anything does.
     pub predicate: Option<Arc<dyn PhysicalExpr>>,
+    /// Whether Bloom filters prune too.
+    pub reads_bloom_filters: bool,
 }
 
 impl Scan {
@@ -151,6 +153,7 @@ impl Scan {
             constants: Arc::new(constants),
             int96_unit,
             predicate: source.filter(),
+            reads_bloom_filters: options.global.bloom_filter_on_read,
         })
     }
 

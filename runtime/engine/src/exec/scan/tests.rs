@@ -19,8 +19,16 @@ use crate::lower::without_exchange;
 use crate::report::Reason;
 
 fn device() -> Device {
+    device_that(false)
+}
+
+fn device_that(unpacks_on_host: bool) -> Device {
     let gpu = open_host(HostOptions::default());
-    Device::new(gpu, Arc::new(Jit::new(None)), DeviceLimits::default())
+    let limits = DeviceLimits {
+        unpacks_on_host,
+        ..DeviceLimits::default()
+    };
+    Device::new(gpu, Arc::new(Jit::new(None)), limits)
 }
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -305,10 +313,12 @@ impl Random {
     }
 }
 
-/// Bytes of pages and page headers of good files change; their footers do not.
+/// Bytes of pages and page headers of good files change; their footers do not. Rows that
+/// come of pages that kernels decompressed are those that come of the crates' bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
     let (device, session) = (device(), session());
+    let other = device_that(true);
     let folder = tempfile::tempdir().unwrap();
     let seeds = [
         "alltypes_plain.parquet",
@@ -345,7 +355,19 @@ async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
         let plan = scan_of(&session, &file).await.unwrap();
         let column = random.below(plan.schema().fields().len());
         match read(&device, &session, &plan, column).await {
-            Ok(_) => n_rows += 1,
+            Ok(became) => {
+                let Ok(expected) = read(&other, &session, &plan, column).await else {
+                    panic!("round {round}: rows, where the CPU finds an error");
+                };
+                match (became, expected) {
+                    (Became::Rows(own), Became::Rows(expected)) => {
+                        assert!(own.to_data() == expected.to_data(), "round {round}");
+                    }
+                    (Became::Left(_), Became::Left(_)) => {}
+                    _ => panic!("round {round}: read here and left there"),
+                }
+                n_rows += 1;
+            }
             Err(Failure::Device(reason)) => {
                 assert!(
                     !reason.code.contains("error"),
@@ -356,6 +378,72 @@ async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
             }
             Err(Failure::User(error)) => {
                 // A thread that panicked ends so.
+                let error = error.to_string();
+                assert!(!error.contains("ended"), "round {round}: {error}");
+                n_errors += 1;
+            }
+        }
+    }
+    assert!(
+        n_rows > 50 && n_errors > 50,
+        "{n_rows} rows, {n_errors} errors"
+    );
+}
+
+/// Bytes of footers change. What the footer's reader takes is read, or is an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_footer_says_a_scan_ends_in_rows_or_in_an_error() {
+    let (device, session) = (device(), session());
+    let other = device_that(true);
+    let folder = tempfile::tempdir().unwrap();
+    let seeds = [
+        "alltypes_plain.parquet",
+        "datapage_v2.snappy.parquet",
+        "byte_stream_split.zstd.parquet",
+        "lz4_raw_compressed.parquet",
+    ];
+    let seeds = seeds.map(|name| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/parquet/good")
+            .join(name);
+        std::fs::read(file).unwrap()
+    });
+    let mut random = Random(0x5eed_f007_e125_0001);
+    let (mut n_rows, mut n_errors) = (0, 0);
+    for round in 0..600 {
+        let mut bytes = seeds[round % seeds.len()].clone();
+        let end = bytes.len() - 8;
+        let footer = u32::from_le_bytes(bytes[end..][..4].try_into().unwrap());
+        let start = end - footer as usize;
+        let at = start + random.below(end - start);
+        bytes[at] = match random.below(4) {
+            0 => 0xff,
+            1 => bytes[at] ^ (1 << random.below(8)),
+            _ => random.below(256) as u8,
+        };
+        let file = folder.path().join(format!("{round}.parquet"));
+        std::fs::write(&file, &bytes).unwrap();
+        let Ok(plan) = scan_of(&session, &file).await else {
+            n_errors += 1;
+            continue;
+        };
+        let column = random.below(plan.schema().fields().len());
+        match read(&device, &session, &plan, column).await {
+            Ok(Became::Rows(own)) => {
+                let expected = read(&other, &session, &plan, column).await;
+                let Ok(Became::Rows(expected)) = expected else {
+                    panic!("round {round}: rows, where the CPU finds none");
+                };
+                assert!(own.to_data() == expected.to_data(), "round {round}");
+                n_rows += 1;
+            }
+            Ok(Became::Left(_)) => n_errors += 1,
+            Err(Failure::Device(reason)) => {
+                let is_ours = reason.code.contains("error");
+                assert!(!is_ours, "round {round}: {}", reason.message);
+                n_errors += 1;
+            }
+            Err(Failure::User(error)) => {
                 let error = error.to_string();
                 assert!(!error.contains("ended"), "round {round}: {error}");
                 n_errors += 1;
