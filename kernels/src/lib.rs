@@ -9,3 +9,4 @@ pub mod ir;
 pub mod jit;
 pub mod launch;
 pub mod parquet;
+pub mod threads;

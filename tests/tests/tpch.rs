@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use engine::exec::{CachePart, Device, DeviceLimits};
 use engine::explain::outcomes;
-use engine::session::Session;
+use engine::session::{Session, StageRun};
 use engine::settings::{FallbackPolicy, Format, Settings, Stage, Table};
 use engine::{Cancel, tpch};
 use kernels::gpu::{Gpu, HostOptions, open_cuda, open_host};
@@ -107,18 +107,10 @@ async fn seven_streams_at_once_answer_as_one_does() {
                 for turn in 0..22 {
                     // Five and 22 have no common factor, so every query has its turn.
                     let query = (5 * turn + 3 * stream) % 22 + 1;
-                    let told = format!("stream {stream}, q{query:02} in {memory_bytes} bytes");
-                    let sql = sql_of(query);
-                    let stage = Stage::new(format!("q{query:02}"), sql.as_str());
-                    let answer = home().join(format!("answers/sf0.01/q{query:02}.csv"));
-                    let answer = Answer::read(&answer).unwrap();
-                    match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {
-                        Ok(run) => {
-                            if let Err(difference) = check(&sql, &answer, &run.report.preview) {
-                                wrong.push(format!("{told}: {difference}"));
-                            }
-                        }
-                        Err(error) => wrong.push(format!("{told}: {error}")),
+                    if let Err(problem) = checked(&session, query, &answers("0.01")).await {
+                        wrong.push(format!(
+                            "stream {stream} in {memory_bytes} bytes: {problem}"
+                        ));
                     }
                 }
                 wrong
@@ -144,9 +136,6 @@ async fn all_22_answers_are_right_in_little_device_memory() {
     let mut n_passes = [0; 2];
     let mut wrong = Vec::new();
     for query in 1..=22 {
-        let sql = sql_of(query);
-        let answer = Answer::read(&home().join(format!("answers/sf0.01/q{query:02}.csv"))).unwrap();
-        let stage = Stage::new(format!("q{query:02}"), sql.as_str());
         let (mut memory_bytes, mut needed) = (usize::MAX, 0);
         for part in [1, 4, 16] {
             let limits = DeviceLimits {
@@ -157,11 +146,8 @@ async fn all_22_answers_are_right_in_little_device_memory() {
             gpu.meter().reset_peak();
             let session = session("0.01", Some(device)).await;
             let told = format!("q{query:02} in {memory_bytes} bytes");
-            match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {
+            match checked(&session, query, &answers("0.01")).await {
                 Ok(run) => {
-                    if let Err(difference) = check(&sql, &answer, &run.report.preview) {
-                        wrong.push(format!("{told}: {difference}"));
-                    }
                     let (pipelines, _) = outcomes(&run.plan);
                     let passes: u64 = pipelines.iter().map(|pipeline| pipeline.passes).sum();
                     let peak = gpu.meter().peak();
@@ -177,7 +163,7 @@ async fn all_22_answers_are_right_in_little_device_memory() {
                         n_passes[usize::from(part == 16)] += passes;
                     }
                 }
-                Err(error) => wrong.push(format!("{told}: {error}")),
+                Err(problem) => wrong.push(format!("{told}: {problem}")),
             }
             memory_bytes = (needed / (4 * part)).max(LITTLE_MEMORY);
         }
@@ -199,10 +185,29 @@ async fn hot_queries_read_no_file(device: Option<Device>) {
     }
 }
 
+/// The folder of the answers that are kept for a scale.
+fn answers(scale: &str) -> PathBuf {
+    home().join(format!("answers/sf{scale}"))
+}
+
+/// Runs a query and compares its rows with the answer in this folder.
+async fn checked(session: &Session, query: usize, answers: &Path) -> Result<StageRun, String> {
+    let name = format!("q{query:02}");
+    let sql = sql_of(query);
+    let answer = Answer::read(&answers.join(format!("{name}.csv"))).unwrap();
+    let stage = Stage::new(name.as_str(), sql.as_str());
+    let run = session.run_stage(&stage, &|_| {}, &Cancel::new()).await;
+    let run = run.map_err(|error| format!("{name}: {error}"))?;
+    match check(&sql, &answer, &run.report.preview) {
+        Ok(()) => Ok(run),
+        Err(difference) => Err(format!("{name}: {difference}")),
+    }
+}
+
 async fn check_all(device: Option<Device>) {
     let scale = std::env::var("WARPLINE_TPCH_SCALE").unwrap_or_else(|_| "0.01".into());
-    let answers = std::env::var_os("WARPLINE_TPCH_ANSWERS")
-        .map_or_else(|| home().join(format!("answers/sf{scale}")), PathBuf::from);
+    let answers =
+        std::env::var_os("WARPLINE_TPCH_ANSWERS").map_or_else(|| answers(&scale), PathBuf::from);
     let session = session(&scale, device).await;
     let queries: Vec<usize> = match std::env::var("WARPLINE_TPCH_QUERIES") {
         Ok(list) => list
@@ -213,21 +218,13 @@ async fn check_all(device: Option<Device>) {
     };
     let mut wrong = Vec::new();
     for query in queries {
-        let sql = sql_of(query);
-        let answer = Answer::read(&answers.join(format!("q{query:02}.csv"))).unwrap();
-        let stage = Stage::new(format!("q{query:02}"), sql.as_str());
-        match session.run_stage(&stage, &|_| {}, &Cancel::new()).await {
-            Ok(run) => {
-                println!(
-                    "q{query:02}: {} ms, peak {} MiB",
-                    run.report.elapsed_ms,
-                    run.report.peak_memory_bytes >> 20
-                );
-                if let Err(difference) = check(&sql, &answer, &run.report.preview) {
-                    wrong.push(format!("q{query:02}: {difference}"));
-                }
-            }
-            Err(error) => wrong.push(format!("q{query:02}: {error}")),
+        match checked(&session, query, &answers).await {
+            Ok(run) => println!(
+                "q{query:02}: {} ms, peak {} MiB",
+                run.report.elapsed_ms,
+                run.report.peak_memory_bytes >> 20
+            ),
+            Err(problem) => wrong.push(problem),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

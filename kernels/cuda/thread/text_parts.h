@@ -77,12 +77,15 @@ WL_DEVICE u32 bytes_before_last(const Text& text, u64 n) {
   return at;
 }
 
+// The distance of n from 0, that of the least number too.
+WL_DEVICE u64 magnitude(i64 n) { return n < 0 ? 0ULL - static_cast<u64>(n) : static_cast<u64>(n); }
+
 // The first n code points; of a negative n all but the last -n.
 template <class A, class B>
 WL_DEVICE auto text_left(const A& a, const B& count) {
   return lift(a, count, [](Text x, auto n) {
     const i64 wide = n;
-    const u64 size = wide < 0 ? 0ULL - static_cast<u64>(wide) : static_cast<u64>(wide);
+    const u64 size = magnitude(wide);
     return part_of(x, 0, wide < 0 ? bytes_before_last(x, size) : bytes_of_first(x, size));
   });
 }
@@ -92,7 +95,7 @@ template <class A, class B>
 WL_DEVICE auto text_right(const A& a, const B& count) {
   return lift(a, count, [](Text x, auto n) {
     const i64 wide = n;
-    const u64 size = wide < 0 ? 0ULL - static_cast<u64>(wide) : static_cast<u64>(wide);
+    const u64 size = magnitude(wide);
     return part_of(x, wide < 0 ? bytes_of_first(x, size) : bytes_before_last(x, size), x.length);
   });
 }

@@ -1,6 +1,5 @@
 //! Laying one Arrow array out for the device.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use arrow::array::types::{
@@ -14,6 +13,7 @@ use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 
 use crate::codegen::{ColumnShape, Unsupported, ValueRegister};
 use crate::ir::{IntWidth, Range, Type};
+use crate::threads::on_threads;
 
 /// A column laid out in host memory, ready to be copied.
 #[derive(Debug, Clone)]
@@ -292,40 +292,6 @@ where
         }
     });
     Buffer::from_vec(values)
-}
-
-/// What `work` gives for every item, in order. Threads take the next item when they
-/// have done one.
-fn on_threads<I: Sync, O: Send>(
-    items: &[I],
-    n_threads: usize,
-    work: impl Fn(&I) -> O + Sync,
-) -> Vec<O> {
-    if n_threads < 2 || items.len() < 2 {
-        return items.iter().map(work).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else {
-                return done;
-            };
-            done.push((at, work(item)));
-        }
-    };
-    let mut done: Vec<(usize, O)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..n_threads.min(items.len()))
-            .map(|_| scope.spawn(take))
-            .collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended
-            .flat_map(|own| own.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    done.sort_unstable_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, output)| output).collect()
 }
 
 /// The interval of the values that are not null; what stands under a null is anything

@@ -95,6 +95,8 @@ impl Estimate {
 
 #[derive(Default)]
 struct Work {
+    /// Keeps what it has found, so that no node is asked twice.
+    statistics: StatisticsContext,
     rows: u64,
     values: u64,
     cpu_ns: f64,
@@ -117,20 +119,28 @@ impl Work {
         let (ns, breaks) = cost(node);
         self.cpu_ns += rows_in as f64 * ns;
         self.n_pipelines += usize::from(breaks);
-        let known = n_rows(node);
+        let known = self.n_rows(node);
         Some(known.map_or(rows_out, |known| known.min(rows_in.max(1))))
     }
 
     fn add_source(&mut self, node: &Arc<dyn ExecutionPlan>) -> Option<u64> {
         if !node.is::<DataSourceExec>() {
             // A row of constants, or none.
-            return Some(n_rows(node).unwrap_or(1));
+            return Some(self.n_rows(node).unwrap_or(1));
         }
-        let rows = n_rows(node)?;
+        let rows = self.n_rows(node)?;
         let n_columns = node.schema().fields().len().max(1) as u64;
         self.rows = self.rows.saturating_add(rows);
         self.values = self.values.saturating_add(rows.saturating_mul(n_columns));
         Some(rows)
+    }
+
+    fn n_rows(&self, node: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+        let statistics = self
+            .statistics
+            .compute(node.as_ref(), &StatisticsArgs::new())
+            .ok()?;
+        statistics.num_rows.get_value().map(|rows| *rows as u64)
     }
 }
 
@@ -152,13 +162,6 @@ fn cost(node: &Arc<dyn ExecutionPlan>) -> (f64, bool) {
     } else {
         (CPU_PASS_NS, false)
     }
-}
-
-fn n_rows(node: &Arc<dyn ExecutionPlan>) -> Option<u64> {
-    let statistics = StatisticsContext::new()
-        .compute(node.as_ref(), &StatisticsArgs::new())
-        .ok()?;
-    statistics.num_rows.get_value().map(|rows| *rows as u64)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod settings;
 pub mod sinks;
 pub mod sources;
 mod spill_folder;
+mod statistics;
 pub mod tpch;
 pub mod udf;
 pub mod words;

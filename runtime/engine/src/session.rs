@@ -28,7 +28,6 @@ use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::object_store::ObjectStore;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_optimizer::{PhysicalOptimizerContext, PhysicalOptimizerRule};
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::physical_planner::DefaultPhysicalPlanner;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -55,6 +54,7 @@ use crate::settings::{
 use crate::sinks::{self, Sink, Standing, WriteError};
 use crate::sources::{self, Location};
 use crate::spill_folder::SpillFolder;
+use crate::statistics::statistics_of;
 use crate::tpch;
 use crate::udf::{Loaded, Stop};
 use script::Statement;
@@ -151,7 +151,35 @@ pub trait PublishGate: std::fmt::Debug + Send + Sync {
 impl Session {
     /// A session that runs everything on the CPU.
     pub fn new(settings: Settings) -> Result<Self> {
-        Self::with_rules(settings, Vec::new())
+        let budget = Arc::new(Budget::new(settings.memory_limit_bytes));
+        let spill = match &settings.spill_directory {
+            Some(directory) => SpillFolder::new(directory)?,
+            None => SpillFolder::new(&std::env::temp_dir())?,
+        };
+        let facts = Arc::<Facts>::default();
+        let state = state(&settings, &budget, &spill, &facts)?;
+        let context = SessionContext::new_with_state(state);
+        Ok(Self {
+            context,
+            settings,
+            budget,
+            gate: None,
+            _spill: spill,
+            opened: Mutex::default(),
+            places: Mutex::default(),
+            inputs: Mutex::default(),
+            held: Mutex::default(),
+            has_views: AtomicBool::new(false),
+            planned: Mutex::default(),
+            facts,
+            planning_us: AtomicU64::new(0),
+            device: None,
+            scans: Scans::default(),
+            guests: Mutex::default(),
+            guest_stop: Stop::default(),
+            whole: None,
+            refuses_cpu_nodes: false,
+        })
     }
 
     /// Asks `gate` before any output becomes visible.
@@ -187,39 +215,6 @@ impl Session {
         self.context = SessionContext::new_with_state(state);
         self.refuses_cpu_nodes = !allow_fallback;
         self
-    }
-
-    /// A session whose physical plans also go through `rules`, after all others.
-    pub fn with_rules(settings: Settings, rules: Vec<Rule>) -> Result<Self> {
-        let budget = Arc::new(Budget::new(settings.memory_limit_bytes));
-        let spill = match &settings.spill_directory {
-            Some(directory) => SpillFolder::new(directory)?,
-            None => SpillFolder::new(&std::env::temp_dir())?,
-        };
-        let facts = Arc::<Facts>::default();
-        let state = state(&settings, &budget, &spill, &facts, rules)?;
-        let context = SessionContext::new_with_state(state);
-        Ok(Self {
-            context,
-            settings,
-            budget,
-            gate: None,
-            _spill: spill,
-            opened: Mutex::default(),
-            places: Mutex::default(),
-            inputs: Mutex::default(),
-            held: Mutex::default(),
-            has_views: AtomicBool::new(false),
-            planned: Mutex::default(),
-            facts,
-            planning_us: AtomicU64::new(0),
-            device: None,
-            scans: Scans::default(),
-            guests: Mutex::default(),
-            guest_stop: Stop::default(),
-            whole: None,
-            refuses_cpu_nodes: false,
-        })
     }
 
     /// DataFusion's view of the session, to register functions.
@@ -881,11 +876,7 @@ impl Session {
             let table = source_as_provider(&source)?;
             // What cannot be read is an error of the query itself.
             let scan = table.scan(state, None, &[], None).await.ok();
-            let statistics = scan.and_then(|scan| {
-                StatisticsContext::new()
-                    .compute(scan.as_ref(), &StatisticsArgs::new())
-                    .ok()
-            });
+            let statistics = scan.and_then(|scan| statistics_of(scan.as_ref()));
             let fields = source.schema();
             let names = fields.fields().iter().map(|field| field.name().clone());
             let names: Vec<String> = names.collect();
@@ -1192,7 +1183,6 @@ fn state(
     budget: &Arc<Budget>,
     spill: &SpillFolder,
     facts: &Arc<Facts>,
-    rules: Vec<Rule>,
 ) -> Result<SessionState> {
     let failed =
         |error: DataFusionError| Error::from_datafusion(&error, settings.memory_limit_bytes);
@@ -1265,18 +1255,9 @@ fn state(
         .with_runtime_env(runtime)
         .with_default_features();
     let order = settings.join_order.then_some(facts);
-    let logical = logical::with_own(guard::logical_rules(), order);
-    let mut builder = guard::install(builder).with_optimizer_rules(logical);
-    if !rules.is_empty()
-        && let Some(own) = builder.physical_optimizers().take()
-    {
-        builder = builder.with_physical_optimizer_rules(with_plain_scans(own.rules));
-    }
-    for rule in rules {
-        builder = builder.with_physical_optimizer_rule(rule);
-    }
+    let builder = logical::install(guard::install(builder), order);
     // Last, so that every other rule sees DataFusion's own nodes.
-    builder = builder.with_physical_optimizer_rule(Arc::new(FastOnCpu));
+    let mut builder = builder.with_physical_optimizer_rule(Arc::new(FastOnCpu));
     if let Some(config) = builder.config() {
         let rules = PhysicalOptimizer::new().rules.into_iter();
         let rules = rules.map(guard::pushdown::walled).collect();

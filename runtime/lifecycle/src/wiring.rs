@@ -469,6 +469,9 @@ pub fn device_limits(loaded: &Loaded) -> DeviceLimits {
         let mib = usize::try_from(effective.count(name)?).ok()?;
         mib.checked_mul(1 << 20)
     };
+    let spec = loaded.spec.as_ref();
+    let has_later_stages = spec.is_some_and(|spec| spec.stages.len() > 1);
+    let keeps_columns = effective.switch("accelerator.column_cache") != Some(false);
     let default = DeviceLimits::default();
     DeviceLimits {
         memory_bytes: bytes("gpu.memory_mib").unwrap_or(default.memory_bytes),
@@ -479,10 +482,9 @@ pub fn device_limits(loaded: &Loaded) -> DeviceLimits {
             .count("gpu.concurrent_tasks")
             .and_then(|n| usize::try_from(n).ok())
             .unwrap_or(default.concurrent_chunks),
-        cache_part: match loaded.spec.as_ref().map_or(0, |spec| spec.stages.len()) {
-            _ if effective.switch("accelerator.column_cache") == Some(false) => CachePart(0),
-            0 | 1 => CachePart(0),
-            _ => CACHE_PART,
+        cache_part: match has_later_stages && keeps_columns {
+            true => CACHE_PART,
+            false => CachePart(0),
         },
         ..default
     }

@@ -2,7 +2,7 @@
 
 use batch_specs::Loaded;
 use engine::exec::Device;
-use kernels::gpu::{DeviceReport, devices};
+use kernels::gpu::{DeviceReport, ReportedDevice, devices};
 use lifecycle::{GpuSource, OpensOnce};
 
 /// What is there. Looking makes no context and takes no device memory.
@@ -21,19 +21,17 @@ impl Gpus {
         &self.report
     }
 
-    /// The usable ones, as `batch_specs` derives settings from them. None when no
-    /// kernel could be compiled for them.
+    /// The devices that a batch may use. None when no kernel could be compiled for them.
+    fn usable(&self) -> impl Iterator<Item = &ReportedDevice> {
+        let can_run = self.report.can_run();
+        let devices = self.report.devices.iter();
+        devices.filter(move |device| can_run && device.problem().is_none())
+    }
+
+    /// The usable ones, as `batch_specs` derives settings from them.
     pub fn known(&self) -> Vec<batch_specs::GpuInfo> {
-        if !self.report.can_run() {
-            return Vec::new();
-        }
-        let usable = self
-            .report
-            .devices
-            .iter()
-            .filter(|device| device.problem().is_none());
-        usable
-            .filter_map(|device| device.info.as_ref().ok())
+        let infos = self.usable().filter_map(|device| device.info.as_ref().ok());
+        infos
             .map(|info| batch_specs::GpuInfo {
                 name: info.name.clone(),
                 memory_mib: (info.memory_bytes >> 20) as u64,
@@ -41,14 +39,9 @@ impl Gpus {
             .collect()
     }
 
-    /// Device numbers of the usable ones; none when no kernel could be compiled for them.
-    pub fn usable(&self) -> Vec<u32> {
-        if !self.report.can_run() {
-            return Vec::new();
-        }
-        let usable = self.report.devices.iter();
-        let usable = usable.filter(|device| device.problem().is_none());
-        usable.map(|device| device.ordinal as u32).collect()
+    /// Device numbers of the usable ones.
+    pub fn ordinals(&self) -> Vec<u32> {
+        self.usable().map(|device| device.ordinal as u32).collect()
     }
 
     /// The device that a batch runs on, not opened yet: the first usable one, when the spec
@@ -56,11 +49,10 @@ impl Gpus {
     /// a refusal) in the run.
     pub fn source_for(&self, loaded: &Loaded) -> Option<impl GpuSource + use<>> {
         let wanted = loaded.effective.text("gpu.type").unwrap_or("none");
-        if wanted == "none" || !self.report.can_run() {
+        if wanted == "none" {
             return None;
         }
-        let mut devices = self.report.devices.iter();
-        let ordinal = devices.find(|device| device.problem().is_none())?.ordinal;
+        let ordinal = self.usable().next()?.ordinal;
         let limits = lifecycle::device_limits(loaded);
         Some(OpensOnce::new(move || {
             match Device::open(ordinal, &lifecycle::cache_dir(), limits) {

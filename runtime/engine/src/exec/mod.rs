@@ -4,6 +4,7 @@ mod aggregate;
 mod cache;
 mod codes;
 mod collect;
+mod deal;
 mod dictionary;
 mod failure;
 mod feed;

@@ -13,8 +13,10 @@ use ahash::RandomState;
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, StringArray};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use kernels::error::Error as KernelError;
+use kernels::threads::on_threads;
 
 use super::codes::internal;
+use super::deal::dealt;
 use super::failure::Failure;
 
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
@@ -38,12 +40,12 @@ pub fn encode_all(
     let by = RandomState::new();
     let n_buckets = shares.len().next_power_of_two();
     let mut locals = vec![Local::of_text(first, n_buckets, &by)];
-    locals.extend(on_threads(&shares, |share| {
+    locals.extend(on_threads(&shares, n_threads, |share| {
         Local::of(share, n_buckets, &by)
-    })?);
+    }));
 
     let buckets: Vec<usize> = (0..n_buckets).collect();
-    let found = on_threads(&buckets, |bucket| firsts(&locals, *bucket))?;
+    let found = on_threads(&buckets, n_threads, |bucket| firsts(&locals, *bucket));
     let (numbers, texts) = numbered(&locals, &found);
     let n_bytes: usize = texts.iter().map(|text| text.len()).sum();
     // Offsets into all texts, and codes, are 32 bits.
@@ -52,7 +54,9 @@ pub fn encode_all(
         return Err(KernelError::Unsupported(message).into());
     }
     let rows: Vec<(&Local<'_>, &Vec<i32>)> = locals.iter().zip(&numbers).collect();
-    let mut codes = on_threads(&rows, |(local, numbers)| local.renumbered(numbers))?;
+    let mut codes = on_threads(&rows, n_threads, |(local, numbers)| {
+        local.renumbered(numbers)
+    });
     let values: Vec<i32> = match codes.as_mut_slice() {
         [_, only] => std::mem::take(only),
         several => several.concat(),
@@ -67,48 +71,16 @@ pub fn encode_all(
     Ok((Int32Array::new(values.into(), nulls), texts))
 }
 
-/// What `make` makes of each, a thread each, in their order.
-fn on_threads<'a, T: Sync, R: Send>(
-    all: &'a [T],
-    make: impl Fn(&'a T) -> R + Sync,
-) -> Result<Vec<R>, Failure> {
-    if let [only] = all {
-        return Ok(vec![make(only)]);
-    }
-    let make = &make;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = all
-            .iter()
-            .map(|one| scope.spawn(move || make(one)))
-            .collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended.collect::<std::result::Result<_, _>>()
-    })
-    .map_err(|_| internal("a thread that numbers texts ended".to_string()).into())
-}
-
 /// The rows of the parts, dealt to threads in their order; a part may go to several.
 fn shares(parts: &[&StringArray], n_threads: usize) -> Vec<Vec<StringArray>> {
     let n_rows: usize = parts.iter().map(|part| part.len()).sum();
-    let rows = n_rows.div_ceil(n_threads.max(1)).max(THREAD_ROWS_MIN);
-    let mut shares: Vec<Vec<StringArray>> = vec![Vec::new()];
-    let mut room = rows;
-    for part in parts {
-        let mut first = 0;
-        while first < part.len() {
-            if room == 0 {
-                shares.push(Vec::new());
-                room = rows;
-            }
-            let n = room.min(part.len() - first);
-            if let Some(share) = shares.last_mut() {
-                share.push(StringArray::slice(part, first, n));
-            }
-            first += n;
-            room -= n;
-        }
-    }
-    shares
+    let each = n_rows.div_ceil(n_threads.max(1)).max(THREAD_ROWS_MIN);
+    dealt(
+        parts,
+        each,
+        |part| part.len(),
+        |part, first, n| StringArray::slice(part, first, n),
+    )
 }
 
 /// What one thread met.

@@ -16,7 +16,6 @@ use datafusion::error::{DataFusionError, Result as DataFusionResult};
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::projection::ProjectionExec;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -41,6 +40,7 @@ use super::scan;
 use super::spill::Spill;
 use super::window::GpuWindowExec;
 use crate::lower::{Joined, without_exchange};
+use crate::statistics::statistics_of;
 
 /// All rows of a plan.
 #[derive(Debug)]
@@ -315,8 +315,10 @@ fn cached_scan(source: &Arc<dyn ExecutionPlan>, device: &Device) -> Option<FileS
         return None;
     }
     let scan = FileScan::of(source)?;
-    let statistics = StatisticsContext::new().compute(source.as_ref(), &StatisticsArgs::new());
-    let n_rows = statistics.ok()?.num_rows.get_value().copied()?;
+    let n_rows = statistics_of(source.as_ref())?
+        .num_rows
+        .get_value()
+        .copied()?;
     let schema = source.schema();
     let widths = schema.fields().iter().map(|field| match field.data_type() {
         DataType::Utf8 => TEXT_BYTES,

@@ -15,6 +15,7 @@ use futures::stream::BoxStream;
 use kernels::launch::Sorted;
 
 use super::codes::internal;
+use super::deal::dealt;
 use super::failure::{Failure, is_out_of_memory};
 
 /// Rows are sorted in this many parts at most.
@@ -43,25 +44,12 @@ pub fn in_sorted_parts(
 fn cut(batches: &[RecordBatch], n_parts: usize) -> Vec<Vec<RecordBatch>> {
     let n_rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     let part_rows = n_rows.div_ceil(n_parts).max(1);
-    let mut parts = vec![Vec::new()];
-    let mut room = part_rows;
-    for batch in batches {
-        let mut first = 0;
-        while first < batch.num_rows() {
-            if room == 0 {
-                parts.push(Vec::new());
-                room = part_rows;
-            }
-            let n = room.min(batch.num_rows() - first);
-            // There is a last part: it was just made, or the first.
-            if let Some(part) = parts.last_mut() {
-                part.push(batch.slice(first, n));
-            }
-            first += n;
-            room -= n;
-        }
-    }
-    parts
+    dealt(
+        batches,
+        part_rows,
+        RecordBatch::num_rows,
+        RecordBatch::slice,
+    )
 }
 
 /// The rows of sorted parts in the order of `original`; equal rows of earlier parts first.

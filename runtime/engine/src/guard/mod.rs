@@ -41,8 +41,8 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan};
+use datafusion::optimizer::Optimizer;
 use datafusion::optimizer::analyzer::Analyzer;
-use datafusion::optimizer::{Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 
@@ -70,16 +70,13 @@ pub fn install(builder: SessionStateBuilder) -> SessionStateBuilder {
             .map(pushdown::walled),
     );
 
+    let logical = Optimizer::new().rules.into_iter();
+    let logical = logical.map(null_safe::kept).map(when_asked::kept);
+
     builder
         .with_analyzer_rules(analyzer.rules)
-        .with_optimizer_rules(logical_rules())
+        .with_optimizer_rules(logical.collect())
         .with_physical_optimizer_rules(physical)
-}
-
-/// DataFusion's rules over logical plans, those that lose something guarded.
-pub fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    let rules = Optimizer::new().rules.into_iter();
-    rules.map(null_safe::kept).map(when_asked::kept).collect()
 }
 
 /// The aggregate functions that replace DataFusion's of the same name.

@@ -8,7 +8,7 @@
 //! left than the next relation has, the sides change places: what is left becomes the table,
 //! and all rows of the relation flow by it. Only what a condition connects is joined.
 
-use super::facts::together;
+use super::facts::met_part;
 
 /// So many relations are ordered exactly; the work doubles with each of them.
 pub const EXACT_MAX: usize = 12;
@@ -25,26 +25,70 @@ pub enum Tree {
     Join(Box<Tree>, Box<Tree>),
 }
 
+/// What a tree costs, in rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// Rows that come out of its joins.
+    between: f64,
+    /// Rows of results that become tables, and rows that then flow by them.
+    laid_out: f64,
+}
+
+impl Cost {
+    fn total(self) -> f64 {
+        self.between + self.laid_out
+    }
+
+    /// Whether this costs less than such a part of another. Which side becomes the table is
+    /// decided later, and not always as it is taken here: it has to be less also if no result
+    /// is laid out.
+    pub fn is_below(self, part: f64, other: Cost) -> bool {
+        self.total() < part * other.total() && self.between < part * other.between
+    }
+}
+
 /// Relations and what connects them.
 #[derive(Debug)]
 pub struct Graph {
     /// Rows of each relation.
-    pub n_rows: Vec<f64>,
-    /// Pairs of relations, and the part of their pairs of rows that meet.
-    pub edges: Vec<(usize, usize, f64)>,
+    n_rows: Vec<f64>,
+    /// Pairs of relations that conditions connect, and the part of their pairs of rows that
+    /// meet.
+    pairs: Vec<(usize, usize, f64)>,
 }
 
 #[derive(Debug, Clone)]
 struct Best {
     relations: u64,
     n_rows: f64,
-    cost: f64,
+    cost: Cost,
     tree: Tree,
 }
 
 impl Graph {
+    /// Relations of so many rows, and conditions: two relations each, and the part of their
+    /// pairs of rows for which it holds.
+    pub fn new(n_rows: Vec<f64>, conditions: &[(usize, usize, f64)]) -> Graph {
+        let mut pairs: Vec<(usize, usize, Vec<f64>)> = Vec::new();
+        for (one, other, part) in conditions {
+            let (first, second) = (*one.min(other), *one.max(other));
+            let is_it = |pair: &&mut (usize, usize, Vec<f64>)| (pair.0, pair.1) == (first, second);
+            match pairs.iter_mut().find(is_it) {
+                Some(pair) => pair.2.push(*part),
+                None => pairs.push((first, second, vec![*part])),
+            }
+        }
+        let pairs = pairs
+            .into_iter()
+            .map(|(one, other, parts)| (one, other, met_part(parts, n_rows[one], n_rows[other])));
+        Graph {
+            pairs: pairs.collect(),
+            n_rows,
+        }
+    }
+
     /// The cheapest tree and its cost; `None` where conditions do not connect all relations.
-    pub fn cheapest(&self) -> Option<(Tree, f64)> {
+    pub fn cheapest(&self) -> Option<(Tree, Cost)> {
         let best = match self.n_rows.len() {
             0 => return None,
             n if n <= EXACT_MAX => self.exact()?,
@@ -54,19 +98,8 @@ impl Graph {
     }
 
     /// What a tree costs.
-    pub fn cost(&self, tree: &Tree) -> f64 {
+    pub fn cost(&self, tree: &Tree) -> Cost {
         self.of_tree(tree).cost
-    }
-
-    /// The rows that come out of the joins of a tree, whatever is laid out for them.
-    pub fn rows_between(&self, tree: &Tree) -> f64 {
-        match tree {
-            Tree::Relation(_) => 0.0,
-            Tree::Join(left, right) => {
-                let own = self.of_tree(tree).n_rows;
-                self.rows_between(left) + self.rows_between(right) + own
-            }
-        }
     }
 
     fn of_tree(&self, tree: &Tree) -> Best {
@@ -80,7 +113,7 @@ impl Graph {
         Best {
             relations: 1 << number,
             n_rows: self.n_rows[number],
-            cost: 0.0,
+            cost: Cost::default(),
             tree: Tree::Relation(number),
         }
     }
@@ -100,7 +133,10 @@ impl Graph {
         Best {
             relations: left.relations | right.relations,
             n_rows,
-            cost: left.cost + right.cost + n_rows + turned,
+            cost: Cost {
+                between: left.cost.between + right.cost.between + n_rows,
+                laid_out: left.cost.laid_out + right.cost.laid_out + turned,
+            },
             tree: Tree::Join(Box::new(left.tree.clone()), Box::new(right.tree.clone())),
         }
     }
@@ -120,38 +156,16 @@ impl Graph {
 
     /// The part of the pairs of rows of two sets that meet.
     fn between(&self, left: u64, right: u64) -> f64 {
-        let mut product = 1.0;
         let has = |set: u64, number: usize| set >> number & 1 == 1;
-        let crosses = |one: usize, other: usize| {
-            has(left, one) && has(right, other) || has(left, other) && has(right, one)
-        };
-        for (at, (one, other, part)) in self.edges.iter().enumerate() {
-            if !crosses(*one, *other) {
-                continue;
-            }
-            let same = |edge: &&(usize, usize, f64)| {
-                (edge.0, edge.1) == (*one, *other) || (edge.1, edge.0) == (*one, *other)
-            };
-            // All conditions of a pair at its first.
-            if self.edges[..at].iter().any(|edge| same(&edge)) {
-                continue;
-            }
-            let parts = self.edges[at + 1..].iter().filter(same).map(|edge| edge.2);
-            let parts: Vec<f64> = std::iter::once(*part).chain(parts).collect();
-            // Several columns are the key of one side more often than not: each row of the
-            // larger side then has its row in the other.
-            let key_part = match parts.len() {
-                1 => 0.0,
-                _ => 1.0 / self.n_rows[*one].min(self.n_rows[*other]).max(1.0),
-            };
-            product *= together(parts).max(key_part);
-        }
-        product
+        let crossing = self.pairs.iter().filter(|(one, other, _)| {
+            has(left, *one) && has(right, *other) || has(left, *other) && has(right, *one)
+        });
+        crossing.map(|(.., part)| part).product()
     }
 
     fn neighbours(&self, set: u64) -> u64 {
         let mut found = 0;
-        for (one, other, _) in &self.edges {
+        for (one, other, _) in &self.pairs {
             if set >> one & 1 == 1 {
                 found |= 1 << other;
             }
@@ -178,7 +192,10 @@ impl Graph {
             }
             for grown in self.next(&known) {
                 let slot = &mut best[grown.relations as usize];
-                if slot.as_ref().is_none_or(|other| grown.cost < other.cost) {
+                if slot
+                    .as_ref()
+                    .is_none_or(|other| grown.cost.total() < other.cost.total())
+                {
                     *slot = Some(grown);
                 }
             }
@@ -206,10 +223,10 @@ mod tests {
 
     /// A fact table, and three others around it, of which the last is small.
     fn star() -> Graph {
-        Graph {
-            n_rows: vec![1e6, 1e4, 1e3, 2.0],
-            edges: vec![(0, 1, 1e-4), (0, 2, 1e-3), (0, 3, 1e-2)],
-        }
+        Graph::new(
+            vec![1e6, 1e4, 1e3, 2.0],
+            &[(0, 1, 1e-4), (0, 2, 1e-3), (0, 3, 1e-2)],
+        )
     }
 
     #[test]
@@ -224,7 +241,7 @@ mod tests {
             relation(3),
             join(relation(2), join(relation(1), relation(0))),
         );
-        assert!(cost < star().cost(&written));
+        assert!(cost.total() < star().cost(&written).total());
     }
 
     #[test]
@@ -243,16 +260,16 @@ mod tests {
             }
             all
         }
-        let chain = Graph {
-            n_rows: vec![500.0, 3e4, 10.0, 8e5, 77.0],
-            edges: vec![
+        let chain = Graph::new(
+            vec![500.0, 3e4, 10.0, 8e5, 77.0],
+            &[
                 (0, 1, 1e-3),
                 (1, 2, 1e-1),
                 (1, 3, 1e-5),
                 (3, 4, 1e-2),
                 (3, 4, 1e-1),
             ],
-        };
+        );
         let (_, cost) = chain.cheapest().expect("a connected graph");
         let mut n_connected = 0;
         for order in orders(&[0, 1, 2, 4]) {
@@ -264,7 +281,8 @@ mod tests {
             }
             if is_connected {
                 n_connected += 1;
-                assert!(cost <= known.cost * (1.0 + 1e-9), "{:?}", known.tree);
+                let other = known.cost.total();
+                assert!(cost.total() <= other * (1.0 + 1e-9), "{:?}", known.tree);
             }
         }
         assert!(n_connected > 3, "{n_connected}");
@@ -272,44 +290,33 @@ mod tests {
 
     #[test]
     fn a_key_of_several_columns_drops_no_rows_by_itself() {
-        let graph = Graph {
-            n_rows: vec![1.8e8, 2.4e7],
-            edges: vec![(0, 1, 1.0 / 6e6), (0, 1, 1.0 / 3e5)],
-        };
+        let graph = Graph::new(vec![1.8e8, 2.4e7], &[(0, 1, 1.0 / 6e6), (0, 1, 1.0 / 3e5)]);
         assert_eq!(graph.between(1, 2), 1.0 / 2.4e7);
     }
 
     #[test]
     fn few_rows_before_a_large_relation_cost_that_relation() {
-        let graph = Graph {
-            n_rows: vec![1e6, 100.0, 9e5],
-            edges: vec![(0, 1, 1e-3), (0, 2, 1.0 / 9e5)],
-        };
+        let graph = Graph::new(vec![1e6, 100.0, 9e5], &[(0, 1, 1e-3), (0, 2, 1.0 / 9e5)]);
         let [facts, filter, other] = [0, 1, 2].map(|number| graph.relation(number));
         let early = graph.join(&other, &graph.join(&filter, &facts));
         let late = graph.join(&filter, &graph.join(&other, &facts));
         // A tenth is left either way; early it is laid out, and the other flows by it.
         let is = |cost: f64, expected: f64| (cost / expected - 1.0).abs() < 1e-9;
-        assert!(is(early.cost, 1e5 + 1e5 + (1e5 + 9e5)), "{early:?}");
-        assert!(is(late.cost, 1e6 + 1e5), "{late:?}");
+        assert!(is(early.cost.total(), 1e5 + 1e5 + (1e5 + 9e5)), "{early:?}");
+        assert!(is(late.cost.total(), 1e6 + 1e5), "{late:?}");
     }
 
     #[test]
     fn what_nothing_connects_is_left_alone() {
-        let apart = Graph {
-            n_rows: vec![1.0, 2.0, 3.0],
-            edges: vec![(0, 1, 0.5)],
-        };
+        let apart = Graph::new(vec![1.0, 2.0, 3.0], &[(0, 1, 0.5)]);
         assert_eq!(apart.cheapest(), None);
     }
 
     #[test]
     fn many_relations_are_ordered_one_by_one() {
         let n = 25;
-        let graph = Graph {
-            n_rows: (0..n).map(|i| 10.0 + i as f64).collect(),
-            edges: (1..n).map(|i| (i - 1, i, 0.01)).collect(),
-        };
+        let conditions: Vec<_> = (1..n).map(|i| (i - 1, i, 0.01)).collect();
+        let graph = Graph::new((0..n).map(|i| 10.0 + i as f64).collect(), &conditions);
         let (tree, _) = graph.cheapest().expect("a connected graph");
         assert_eq!(graph.of_tree(&tree).relations, (1 << n) - 1);
     }

@@ -107,7 +107,8 @@ impl Facts {
                     .iter()
                     .map(|(l, r)| equal_part(left.of(l), right.of(r)))
                     .collect();
-                let met = left.n_rows * right.n_rows * together(parts);
+                let part = met_part(parts, left.n_rows, right.n_rows);
+                let met = left.n_rows * right.n_rows * part;
                 let n_rows = match join.join_type {
                     JoinType::Inner => met,
                     JoinType::Left => met.max(left.n_rows),
@@ -269,9 +270,20 @@ pub fn equal_part(left: f64, right: f64) -> f64 {
     1.0 / left.max(right).max(1.0)
 }
 
+/// The part of the pairs of rows of two relations that meet, by the conditions on them. Several
+/// columns are the key of one side more often than not: each row of the larger side then has
+/// its row in the other.
+pub fn met_part(parts: Vec<f64>, left_rows: f64, right_rows: f64) -> f64 {
+    let of_key = match parts.len() {
+        0 | 1 => 0.0,
+        _ => 1.0 / left_rows.min(right_rows).max(1.0),
+    };
+    together(parts).max(of_key)
+}
+
 /// Several conditions on the same two relations. They hardly ever are independent, so that
 /// each counts for less than the stronger one before it.
-pub fn together(mut parts: Vec<f64>) -> f64 {
+fn together(mut parts: Vec<f64>) -> f64 {
     parts.sort_by(f64::total_cmp);
     let mut exponent = 1.0;
     let mut product = 1.0;

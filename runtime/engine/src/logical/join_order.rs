@@ -97,18 +97,12 @@ impl JoinOrder {
             let part = equal_part(known[left.0].of(&left.1), known[right.0].of(&right.1));
             Some((left.0, right.0, part))
         });
-        let graph = Graph {
-            n_rows: known.iter().map(|rows| rows.n_rows).collect(),
-            edges: edges.collect(),
-        };
+        let n_rows = known.iter().map(|rows| rows.n_rows).collect();
+        let graph = Graph::new(n_rows, &edges.collect::<Vec<_>>());
         let Some((tree, cost)) = graph.cheapest() else {
             return Ok(None);
         };
-        // Which side becomes the table is decided later, and not always as it is taken here:
-        // the order has to be better also if no result is laid out.
-        let is_cheaper = cost < WORTH_PART * graph.cost(written)
-            && graph.rows_between(&tree) < WORTH_PART * graph.rows_between(written);
-        if !is_cheaper {
+        if !cost.is_below(WORTH_PART, graph.cost(written)) {
             return Ok(None);
         }
         let mut left: Vec<Option<Condition>> = conditions.into_iter().map(Some).collect();

@@ -6,32 +6,45 @@ mod columns;
 mod enumerate;
 pub mod facts;
 mod join_order;
+mod of_joins;
 mod reduce;
 mod semi_first;
 
 use std::sync::Arc;
 
-use datafusion::optimizer::OptimizerRule;
+use datafusion::execution::session_state::SessionStateBuilder;
 
 use facts::Facts;
+use join_order::JoinOrder;
+use of_joins::OfJoins;
 
-type Rule = Arc<dyn OptimizerRule + Send + Sync>;
-
-/// DataFusion's rules and ours. Joins are put in order by `facts`, if there are any: once
-/// filters stand at the tables, and before columns that are not needed are dropped.
-pub fn with_own(rules: Vec<Rule>, facts: Option<&Arc<Facts>>) -> Vec<Rule> {
-    let mut all = Vec::new();
-    for rule in rules {
-        let is_last_of_filters = rule.name() == "push_down_filter";
-        all.push(rule);
-        if let (true, Some(facts)) = (is_last_of_filters, facts) {
-            let facts = Arc::clone(facts);
-            all.push(Arc::new(join_order::JoinOrder { facts }));
-        }
+/// Adds the rules to those that a session has. Joins are put in order by `facts`, if there
+/// are any: once filters stand at the tables, and before columns that are not needed are
+/// dropped.
+pub fn install(
+    mut builder: SessionStateBuilder,
+    facts: Option<&Arc<Facts>>,
+) -> SessionStateBuilder {
+    let Some(optimizer) = builder.optimizer() else {
+        return builder;
+    };
+    let rules = &mut optimizer.rules;
+    let filters = rules
+        .iter()
+        .position(|rule| rule.name() == "push_down_filter");
+    if let (Some(at), Some(facts)) = (filters, facts) {
+        let facts = Arc::clone(facts);
+        rules.insert(at + 1, Arc::new(JoinOrder { facts }));
     }
-    all.push(Arc::new(semi_first::SemiJoinsFirst));
-    all.push(Arc::new(reduce::GroupsThatMatch));
-    all
+    rules.push(Arc::new(OfJoins {
+        name: "semi_joins_first",
+        rewrite: semi_first::moved,
+    }));
+    rules.push(Arc::new(OfJoins {
+        name: "groups_that_match",
+        rewrite: reduce::reduced,
+    }));
+    builder
 }
 
 #[cfg(test)]
@@ -42,9 +55,7 @@ mod tests {
     /// The optimised plan as lines, indentation kept.
     async fn plan(sql: &str) -> String {
         let builder = SessionStateBuilder::new().with_default_features();
-        let rules = super::with_own(crate::guard::logical_rules(), None);
-        let builder = crate::guard::install(builder).with_optimizer_rules(rules);
-        let state = builder.build();
+        let state = super::install(crate::guard::install(builder), None).build();
         let context = SessionContext::new_with_state(state);
         for table in [
             "create table part (p int, brand varchar)",

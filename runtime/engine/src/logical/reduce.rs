@@ -21,61 +21,36 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, ExprSchema, JoinType, NullEquality, Result};
 use datafusion::logical_expr::{
     Aggregate, Expr, Join, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
 };
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use super::columns::{column_at, through};
 
 /// Names the keys that an input was reduced to.
 const KEYS: &str = "__keys_that_match";
 
-/// The rule.
-#[derive(Debug)]
-pub struct GroupsThatMatch;
-
-impl OptimizerRule for GroupsThatMatch {
-    fn name(&self) -> &str {
-        "groups_that_match"
+/// The join over fewer groups, if one of its sides makes groups that it drops.
+pub fn reduced(join: &Join) -> Result<Option<LogicalPlan>> {
+    if join.null_equality != NullEquality::NullEqualsNothing || join.null_aware {
+        return Ok(None);
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
+    if let Some(right) = reduce_side(join, Side::Right)? {
+        let right = Arc::new(right);
+        return Ok(Some(LogicalPlan::Join(Join {
+            right,
+            ..join.clone()
+        })));
     }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Join(join) = plan else {
-            return Ok(Transformed::no(plan));
-        };
-        if join.null_equality != NullEquality::NullEqualsNothing || join.null_aware {
-            return Ok(Transformed::no(LogicalPlan::Join(join)));
-        }
-        let reduced = match reduce_side(&join, Side::Right)? {
-            Some(right) => Some(Join {
-                right: Arc::new(right),
-                ..join.clone()
-            }),
-            None => reduce_side(&join, Side::Left)?.map(|left| Join {
-                left: Arc::new(left),
-                ..join.clone()
-            }),
-        };
-        Ok(match reduced {
-            Some(reduced) => Transformed::yes(LogicalPlan::Join(reduced)),
-            None => Transformed::no(LogicalPlan::Join(join)),
+    let left = reduce_side(join, Side::Left)?.map(Arc::new);
+    Ok(left.map(|left| {
+        LogicalPlan::Join(Join {
+            left,
+            ..join.clone()
         })
-    }
+    }))
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -16,50 +16,20 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan};
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use super::columns::through;
 
-/// The rule.
-#[derive(Debug)]
-pub struct SemiJoinsFirst;
-
-impl OptimizerRule for SemiJoinsFirst {
-    fn name(&self) -> &str {
-        "semi_joins_first"
+/// What stands for a semi or anti join that can go down.
+pub fn moved(join: &Join) -> Result<Option<LogicalPlan>> {
+    let is_filter = matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti);
+    if !is_filter || join.filter.is_some() || join.null_aware {
+        return Ok(None);
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Join(join) = plan else {
-            return Ok(Transformed::no(plan));
-        };
-        let is_filter = matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti);
-        if !is_filter || join.filter.is_some() || join.null_aware {
-            return Ok(Transformed::no(LogicalPlan::Join(join)));
-        }
-        let Some(keys) = left_keys(&join) else {
-            return Ok(Transformed::no(LogicalPlan::Join(join)));
-        };
-        let moved = moved_down(&join.left, &keys, &join)?;
-        Ok(match moved {
-            Some(plan) => Transformed::yes(plan),
-            None => Transformed::no(LogicalPlan::Join(join)),
-        })
+    match left_keys(join) {
+        Some(keys) => moved_down(&join.left, &keys, join),
+        None => Ok(None),
     }
 }
 

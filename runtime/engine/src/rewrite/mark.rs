@@ -24,7 +24,6 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::scalar_subquery::ScalarSubqueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::udaf::AggregateFunctionExpr;
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
@@ -48,6 +47,7 @@ use crate::lower::{
     lower_exchanged, lower_literal, lower_source, reason, without_exchange,
 };
 use crate::report::Reason;
+use crate::statistics::statistics_of;
 
 /// What can run on the GPU, lowered.
 pub enum Candidate {
@@ -471,8 +471,7 @@ fn lower_aggregate(first: &AggregateExec) -> Result<AggregatePipeline, Reason> {
 /// The ranges of source columns by the statistics of its files. They pick widths that
 /// fit every chunk; where a chunk's values leave them, the values are believed.
 pub(super) fn known_ranges(source: &Arc<dyn ExecutionPlan>) -> HashMap<usize, Range> {
-    let statistics = StatisticsContext::new().compute(source.as_ref(), &StatisticsArgs::new());
-    let Ok(statistics) = statistics else {
+    let Some(statistics) = statistics_of(source.as_ref()) else {
         return HashMap::new();
     };
     let columns = statistics.column_statistics.iter().enumerate();

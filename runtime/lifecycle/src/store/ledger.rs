@@ -31,6 +31,14 @@ pub enum EventState {
 }
 
 impl EventState {
+    /// Every one.
+    const ALL: [EventState; 4] = [
+        EventState::Pending,
+        EventState::Grouped,
+        EventState::Submitted,
+        EventState::Dead,
+    ];
+
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
@@ -42,12 +50,8 @@ impl EventState {
     }
 
     fn from_name(name: &str) -> EventState {
-        let all = [
-            EventState::Pending,
-            EventState::Grouped,
-            EventState::Submitted,
-        ];
-        all.into_iter()
+        EventState::ALL
+            .into_iter()
             .find(|state| state.name() == name)
             .unwrap_or(EventState::Dead)
     }
@@ -174,13 +178,7 @@ impl Ledger for MemoryStore {
 
     async fn event_counts(&self, trigger: &str) -> Result<Vec<(EventState, u64, u64)>> {
         let inner = self.inner();
-        let states = [
-            EventState::Pending,
-            EventState::Grouped,
-            EventState::Submitted,
-            EventState::Dead,
-        ];
-        Ok(states
+        Ok(EventState::ALL
             .map(|state| {
                 let of = inner
                     .events
@@ -334,13 +332,7 @@ impl Ledger for SqlStore {
                    FROM trigger_events WHERE trigger_name = $1 GROUP BY state";
         let rows = sqlx::query(sql).bind(trigger).fetch_all(&self.pool).await;
         let rows = rows.map_err(|error| failed(&error))?;
-        let states = [
-            EventState::Pending,
-            EventState::Grouped,
-            EventState::Submitted,
-            EventState::Dead,
-        ];
-        let mut counts = states.map(|state| (state, 0, 0));
+        let mut counts = EventState::ALL.map(|state| (state, 0, 0));
         for row in rows {
             let name: String = row.try_get("state").map_err(|error| failed(&error))?;
             let n: i64 = row.try_get("n").map_err(|error| failed(&error))?;

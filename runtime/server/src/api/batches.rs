@@ -365,6 +365,13 @@ pub async fn report(
     })
 }
 
+/// What was submitted as a batch that the caller may see.
+pub async fn submission_of(app: &App, caller: &Caller, id: &str) -> Result<Submission, ApiError> {
+    let batch = visible(app, caller, id).await?;
+    let submission = app.batches.store().submission(&batch.uid).await?;
+    submission.ok_or_else(|| ApiError::no_batch(id))
+}
+
 /// What was submitted.
 #[utoipa::path(
     get, path = "/v1/batches/{batch_id}/spec", params(("batch_id" = String, Path)),
@@ -375,9 +382,7 @@ pub async fn spec(
     Extension(caller): Extension<Caller>,
     Named(id): Named,
 ) -> Result<Response, ApiError> {
-    let batch = visible(&app, &caller, &id).await?;
-    let submission = app.batches.store().submission(&batch.uid).await?;
-    let submission = submission.ok_or_else(|| ApiError::no_batch(&id))?;
+    let submission = submission_of(&app, &caller, &id).await?;
     Ok(json(CreateBody {
         spec: submission.spec,
         sql_files: submission.sql_files,

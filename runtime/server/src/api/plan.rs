@@ -8,10 +8,10 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use lifecycle::batch::Submission;
 
-use super::batches::{self, checked};
+use super::batches::{self, checked, submission_of};
 use super::error::{ApiError, ErrorBody, Status};
 use super::extract::{Body, Named};
-use super::{App, json, visible};
+use super::{App, json};
 use crate::serve::outcome::read_report;
 use crate::serve::process;
 use crate::serve::tokens::Caller;
@@ -48,9 +48,7 @@ pub async fn of_batch(
     Extension(caller): Extension<Caller>,
     Named(id): Named,
 ) -> Result<Response, ApiError> {
-    let batch = visible(&app, &caller, &id).await?;
-    let submission = app.batches.store().submission(&batch.uid).await?;
-    plan(&app, submission.ok_or_else(|| ApiError::no_batch(&id))?).await
+    plan(&app, submission_of(&app, &caller, &id).await?).await
 }
 
 async fn plan(app: &App, submission: Submission) -> Result<Response, ApiError> {

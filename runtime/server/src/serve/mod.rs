@@ -81,7 +81,7 @@ pub async fn serve(settings: Settings) -> Result<(), String> {
     let batches = Batches::new(store, policy);
 
     let (machine, gpus) = (Machine::detect(), Gpus::detect());
-    let usable = gpus.usable();
+    let usable = gpus.ordinals();
     let cores = u32::try_from(machine.cores).unwrap_or(u32::MAX);
     let capacity = Capacity {
         server: server_name(data)?,

@@ -118,25 +118,8 @@ async fn an_object_leads_to_one_batch_whatever_its_name() {
     })
     .await;
     assert_eq!(count(&trigger, "DEAD"), 1);
-    let list = Server::expect(
-        server
-            .get("/v1/batches?filter=trigger%20=%20arrivals")
-            .await,
-        200,
-    );
-    let batches = list["batches"].as_array().unwrap();
-    assert_eq!(batches.len(), 9);
-    for batch in batches {
-        let end = server.end_of(batch["batch_id"].as_str().unwrap()).await;
-        assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
-    }
-    for name in names {
-        assert_eq!(
-            data_files(&server.lake(), &format!("out/{name}")).len(),
-            1,
-            "{name}"
-        );
-    }
+    let list = "/v1/batches?filter=trigger%20=%20arrivals";
+    all_arrived(&server, list, 9, &names).await;
     // The values were bound, not pasted.
     let case = Case::new(&format!(
         "version: 1\nname: look\naccelerator: {{type: none}}\ntables:\n  - {{name: t, location: \"{}/out/it's/\"}}\nstages:\n  - {{name: n, sql: SELECT * FROM t}}\n",
@@ -371,6 +354,22 @@ async fn the_sample_of_the_readme_is_accepted() {
     assert_eq!(status, 201, "{answer:#}");
 }
 
+/// Waits for the batches of a list, of which there are so many, to succeed; each name then has
+/// one file.
+async fn all_arrived(server: &Server, list: &str, n: usize, names: &[&str]) {
+    let list = Server::expect(server.get(list).await, 200);
+    let batches = list["batches"].as_array().unwrap();
+    assert_eq!(batches.len(), n);
+    for batch in batches {
+        let end = server.end_of(batch["batch_id"].as_str().unwrap()).await;
+        assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
+    }
+    for name in names {
+        let files = data_files(&server.lake(), &format!("out/{name}"));
+        assert_eq!(files.len(), 1, "{name}");
+    }
+}
+
 /// moto's server, which has S3 and SQS and sends the one's notifications to the other.
 struct Moto {
     process: std::process::Child,
@@ -545,19 +544,7 @@ async fn an_object_put_into_a_bucket_starts_a_batch_through_a_queue() {
         trigger["dead"].to_string().contains("none that is known"),
         "{trigger:#}"
     );
-    let list = Server::expect(server.get("/v1/batches").await, 200);
-    assert_eq!(list["batches"].as_array().unwrap().len(), names.len());
-    for batch in list["batches"].as_array().unwrap() {
-        let end = server.end_of(batch["batch_id"].as_str().unwrap()).await;
-        assert_eq!(end["state"], "SUCCEEDED", "{end:#}");
-    }
-    for name in names {
-        assert_eq!(
-            data_files(&server.lake(), &format!("out/{name}")).len(),
-            1,
-            "{name}"
-        );
-    }
+    all_arrived(&server, "/v1/batches", names.len(), &names).await;
     // What is in the ledger is no longer in the queue.
     let since = std::time::Instant::now();
     while moto.messages(&queue).await > 0 {

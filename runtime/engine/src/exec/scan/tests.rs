@@ -311,6 +311,34 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 % n.max(1) as u64) as usize
     }
+
+    fn change(&mut self, byte: &mut u8) {
+        *byte = match self.below(4) {
+            0 => 0xff,
+            1 => *byte ^ (1 << self.below(8)),
+            _ => self.below(256) as u8,
+        };
+    }
+}
+
+fn good_file(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parquet/good");
+    std::fs::read(folder.join(name)).unwrap()
+}
+
+/// Fails if a failure is one of the reader and not of the file.
+fn is_of_the_file(failure: &Failure, round: usize) {
+    match failure {
+        Failure::Device(reason) => {
+            let is_ours = reason.code.contains("error");
+            assert!(!is_ours, "round {round}: {}", reason.message);
+        }
+        Failure::User(error) => {
+            // A thread that panicked ends so.
+            let error = error.to_string();
+            assert!(!error.contains("ended"), "round {round}: {error}");
+        }
+    }
 }
 
 /// Bytes of pages and page headers of good files change; their footers do not. Rows that
@@ -330,12 +358,7 @@ async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
         "nulls.snappy.parquet",
         "sort_columns.parquet",
     ];
-    let seeds = seeds.map(|name| {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/parquet/good")
-            .join(name);
-        std::fs::read(file).unwrap()
-    });
+    let seeds = seeds.map(good_file);
     let mut random = Random(0x5eed_0000_1234_5678);
     let (mut n_rows, mut n_errors) = (0, 0);
     for round in 0..600 {
@@ -344,11 +367,7 @@ async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
         let n_pages = bytes.len() - 8 - footer as usize;
         for _ in 0..1 + random.below(4) {
             let at = 4 + random.below(n_pages - 4);
-            bytes[at] = match random.below(4) {
-                0 => 0xff,
-                1 => bytes[at] ^ (1 << random.below(8)),
-                _ => random.below(256) as u8,
-            };
+            random.change(&mut bytes[at]);
         }
         let file = folder.path().join(format!("{round}.parquet"));
         std::fs::write(&file, &bytes).unwrap();
@@ -368,18 +387,8 @@ async fn whatever_the_bytes_are_a_scan_ends_in_rows_or_in_an_error() {
                 }
                 n_rows += 1;
             }
-            Err(Failure::Device(reason)) => {
-                assert!(
-                    !reason.code.contains("error"),
-                    "round {round}: {}",
-                    reason.message
-                );
-                n_errors += 1;
-            }
-            Err(Failure::User(error)) => {
-                // A thread that panicked ends so.
-                let error = error.to_string();
-                assert!(!error.contains("ended"), "round {round}: {error}");
+            Err(failure) => {
+                is_of_the_file(&failure, round);
                 n_errors += 1;
             }
         }
@@ -402,12 +411,7 @@ async fn whatever_a_footer_says_a_scan_ends_in_rows_or_in_an_error() {
         "byte_stream_split.zstd.parquet",
         "lz4_raw_compressed.parquet",
     ];
-    let seeds = seeds.map(|name| {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/parquet/good")
-            .join(name);
-        std::fs::read(file).unwrap()
-    });
+    let seeds = seeds.map(good_file);
     let mut random = Random(0x5eed_f007_e125_0001);
     let (mut n_rows, mut n_errors) = (0, 0);
     for round in 0..600 {
@@ -416,11 +420,7 @@ async fn whatever_a_footer_says_a_scan_ends_in_rows_or_in_an_error() {
         let footer = u32::from_le_bytes(bytes[end..][..4].try_into().unwrap());
         let start = end - footer as usize;
         let at = start + random.below(end - start);
-        bytes[at] = match random.below(4) {
-            0 => 0xff,
-            1 => bytes[at] ^ (1 << random.below(8)),
-            _ => random.below(256) as u8,
-        };
+        random.change(&mut bytes[at]);
         let file = folder.path().join(format!("{round}.parquet"));
         std::fs::write(&file, &bytes).unwrap();
         let Ok(plan) = scan_of(&session, &file).await else {
@@ -438,14 +438,8 @@ async fn whatever_a_footer_says_a_scan_ends_in_rows_or_in_an_error() {
                 n_rows += 1;
             }
             Ok(Became::Left(_)) => n_errors += 1,
-            Err(Failure::Device(reason)) => {
-                let is_ours = reason.code.contains("error");
-                assert!(!is_ours, "round {round}: {}", reason.message);
-                n_errors += 1;
-            }
-            Err(Failure::User(error)) => {
-                let error = error.to_string();
-                assert!(!error.contains("ended"), "round {round}: {error}");
+            Err(failure) => {
+                is_of_the_file(&failure, round);
                 n_errors += 1;
             }
         }
